@@ -1,0 +1,84 @@
+//! What a device call can answer besides success.
+
+use crate::{Address, DeviceCall};
+
+/// The result of a device call.
+pub type DeviceResult<T> = Result<T, DeviceError>;
+
+/// Why a device call failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// No physical memory left for a handle of this size.
+    #[error("the device has no {requested} bytes free ({free} are)")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: u64,
+        /// Bytes free.
+        free: u64,
+    },
+    /// An argument that no device can accept.
+    #[error("{call}: {what}")]
+    InvalidValue {
+        /// The call.
+        call: DeviceCall,
+        /// What is wrong with which argument.
+        what: String,
+    },
+    /// A call that a capture forbids; the capture is spoilt.
+    #[error("{call} is not allowed while a stream of the device captures; the capture is spoilt")]
+    CaptureViolation {
+        /// The call, or the one that spoilt the capture when its end is refused.
+        call: DeviceCall,
+    },
+    /// An operation touched memory that is not mapped (or not accessible) there.
+    #[error("operation {operation:?} touched {address} on {stream:?}, which is not mapped")]
+    IllegalAddress {
+        /// The operation.
+        operation: String,
+        /// The stream's name.
+        stream: String,
+        /// The first bad address.
+        address: Address,
+    },
+    /// Memory was unmapped under work that still uses it.
+    #[error("{address} was unmapped while operation {operation:?} on {stream:?} still uses it")]
+    UnmappedInUse {
+        /// The mapping.
+        address: Address,
+        /// The operation that is queued or running.
+        operation: String,
+        /// Its stream's name.
+        stream: String,
+    },
+    /// Ranks issued collectives that do not match.
+    #[error("collective {sequence} of {communicator:?}: {what}")]
+    CollectiveMismatch {
+        /// The communicator's name.
+        communicator: String,
+        /// Number of the collective on the communicator, from 0.
+        sequence: u64,
+        /// Which ranks differ, in what.
+        what: String,
+    },
+    /// Nothing can proceed: every host waits and no queued work can start.
+    #[error("deadlock: {cycle}")]
+    Deadlock {
+        /// Who waits for what.
+        cycle: String,
+    },
+    /// The nth call, made to fail on purpose.
+    #[error("injected failure of {call} number {nth}")]
+    Injected {
+        /// The call.
+        call: DeviceCall,
+        /// Its number, from 1.
+        nth: u64,
+    },
+    /// An earlier fault; the device does nothing any more.
+    #[error("the device is poisoned by an earlier fault: {fault}")]
+    Poisoned {
+        /// The fault.
+        fault: Box<DeviceError>,
+    },
+}
