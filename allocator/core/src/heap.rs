@@ -1,0 +1,484 @@
+//! The memory of one stream.
+//!
+//! A heap gives free memory out at once: whatever its stream is still to do with it comes before whatever the stream
+//! will be asked next. A block that other streams used is *pending* from its free until each of those uses is complete,
+//! or provably before what the stream will do next.
+//!
+//! A heap is a plain value; its lock is a [`Station`](crate::Station), and a free is a message to it.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use crate::space::{Content, Space};
+use crate::{
+    BlockId, Books, Gap, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded,
+};
+
+/// Where a request was placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// The block.
+    pub block: BlockId,
+    /// Its address.
+    pub address: u64,
+    /// Its length after rounding, bytes.
+    pub bytes: u64,
+    /// Another stream may touch the block only after this position of the owner; 0 when nobody ever used its bytes.
+    pub since: Position,
+}
+
+/// A free, as a message.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Freed {
+    /// The block.
+    pub block: BlockId,
+    /// A mark of the owner at the free: its own uses are before.
+    pub since: Position,
+    /// What has to be passed first.
+    pub waits: Vec<Wait>,
+}
+
+/// Whether a wait is over.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Satisfied {
+    /// It is not.
+    No,
+    /// What the owner will be given from now on comes after it, on the device.
+    Ordered,
+    /// The host has seen it complete.
+    Complete,
+}
+
+/// A pending free that came to its end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Retired {
+    /// The address of the block that it was.
+    pub address: u64,
+    /// The length that had been asked for, bytes.
+    pub requested: u64,
+}
+
+/// A block that is given out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockInfo {
+    /// First address.
+    pub address: u64,
+    /// What was asked for, bytes.
+    pub requested: u64,
+    /// What it takes, bytes.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    address: u64,
+    bytes: u64,
+    requested: u64,
+    since: Position,
+    waits: Vec<Wait>,
+}
+
+/// What a tile is, seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TileKind {
+    /// Free.
+    Free,
+    /// Freed and waiting.
+    Pending,
+    /// Given out.
+    Live,
+}
+
+/// A tile that is mapped, seen from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TileInfo {
+    /// First address.
+    pub address: u64,
+    /// Length, bytes.
+    pub bytes: u64,
+    /// What was asked for, bytes; for a free tile 0.
+    pub requested: u64,
+    /// What it is.
+    pub kind: TileKind,
+}
+
+/// A heap's broken rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckError(String);
+
+impl std::fmt::Display for CheckError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for CheckError {}
+
+/// The memory of one stream.
+#[derive(Debug)]
+pub struct Heap {
+    small: Space,
+    large: Space,
+    blocks: Slab<BlockInfo>,
+    /// By number: the order of the frees.
+    pending: BTreeMap<u64, Pending>,
+    pending_next: u64,
+    books: Books,
+}
+
+impl Heap {
+    /// An empty heap. Memory is mapped in multiples of `granularity`, bytes.
+    ///
+    /// # Panics
+    /// When the granularity is not a multiple of the rounding of blocks.
+    #[must_use]
+    pub fn new(granularity: u64) -> Self {
+        assert!(rounded(granularity) == Some(granularity), "the granularity is a multiple of the rounding");
+        Heap {
+            small: Space::new(granularity),
+            large: Space::new(granularity),
+            blocks: Slab::new(),
+            pending: BTreeMap::new(),
+            pending_next: 0,
+            books: Books::default(),
+        }
+    }
+
+    /// Places a request of `requested` bytes in free memory, if any fits.
+    pub fn place(&mut self, requested: u64) -> Option<Placement> {
+        let bytes = rounded(requested)?;
+        let slot = self.blocks.vacant_key();
+        let block = BlockId(u32::try_from(slot).expect("a heap holds fewer than 2^32 blocks"));
+        let (address, since) = self.space_mut(bytes).place(bytes, block)?;
+        self.blocks.insert(BlockInfo { address, requested, bytes });
+        self.books.cached -= bytes;
+        self.books.live += requested;
+        self.books.rounding += bytes - requested;
+        Some(Placement { block, address, bytes, since })
+    }
+
+    /// A block that is given out.
+    #[must_use]
+    pub fn block(&self, block: BlockId) -> Option<BlockInfo> {
+        self.blocks.get(block.0 as usize).copied()
+    }
+
+    /// Takes a block back.
+    ///
+    /// # Panics
+    /// When the block is not given out: whoever frees holds the block, so it cannot happen twice.
+    pub fn free(&mut self, freed: Freed) -> BlockInfo {
+        let info = self.blocks.remove(freed.block.0 as usize);
+        self.books.live -= info.requested;
+        self.books.rounding -= info.bytes - info.requested;
+        if freed.waits.is_empty() {
+            self.books.cached += info.bytes;
+            self.space_mut(info.bytes).turn(info.address, Content::Free { since: freed.since });
+        } else {
+            self.books.pending += info.bytes;
+            let number = self.pending_next;
+            self.pending_next += 1;
+            self.space_mut(info.bytes).turn(info.address, Content::Pending(number));
+            let BlockInfo { address, requested, bytes } = info;
+            self.pending.insert(
+                number,
+                Pending { address, bytes, requested, since: freed.since, waits: join_waits(freed.waits) },
+            );
+        }
+        info
+    }
+
+    /// Whether any free is pending.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The streams that pending frees wait for, and how far: what is worth asking.
+    #[must_use]
+    pub fn awaited(&self) -> Vec<Wait> {
+        join_waits(self.pending.values().flat_map(|pending| pending.waits.iter().copied()))
+    }
+
+    /// Bytes pending, by the stream that they wait for (a block that waits for two counts at both).
+    #[must_use]
+    pub fn pending_by_stream(&self) -> BTreeMap<StreamIndex, u64> {
+        let mut bytes = BTreeMap::new();
+        for pending in self.pending.values() {
+            for wait in &pending.waits {
+                *bytes.entry(wait.stream).or_insert(0) += pending.bytes;
+            }
+        }
+        bytes
+    }
+
+    /// Ends the pending frees whose waits are all over. `now` is a mark of the owner, set before the call: memory that
+    /// became usable by order alone is safe for other streams only after it.
+    pub fn retire(&mut self, now: Position, satisfied: impl Fn(Wait) -> Satisfied) -> Vec<Retired> {
+        let over: Vec<(u64, Satisfied)> = self
+            .pending
+            .iter()
+            .filter_map(|(&number, pending)| {
+                let least = pending.waits.iter().map(|&wait| satisfied(wait)).min().unwrap_or(Satisfied::Complete);
+                (least != Satisfied::No).then_some((number, least))
+            })
+            .collect();
+        let mut retired = Vec::with_capacity(over.len());
+        for (number, how) in over {
+            let pending = self.pending.remove(&number).expect("it was just found");
+            let since = if how == Satisfied::Ordered { now } else { pending.since };
+            self.books.pending -= pending.bytes;
+            self.books.cached += pending.bytes;
+            self.space_mut(pending.bytes).turn(pending.address, Content::Free { since });
+            retired.push(Retired { address: pending.address, requested: pending.requested });
+        }
+        retired
+    }
+
+    /// The waits that suffice for a request of `requested` bytes, without mapping anything: those of the run of free and
+    /// pending memory whose last free is the oldest. `None` when no run is long enough.
+    #[must_use]
+    pub fn sufficient_waits(&self, requested: u64) -> Option<Vec<Wait>> {
+        let bytes = rounded(requested)?;
+        let mut best: Option<(u64, usize, Vec<u64>)> = None;
+        for run in self.space(bytes).runs(|content| matches!(content, Content::Free { .. } | Content::Pending(_))) {
+            for first in 0..run.len() {
+                let mut length = 0;
+                let mut numbers = Vec::new();
+                for (_, tile) in &run[first..] {
+                    length += tile.bytes;
+                    if let Content::Pending(number) = tile.content {
+                        numbers.push(number);
+                    }
+                    if length >= bytes {
+                        break;
+                    }
+                }
+                if length < bytes {
+                    break;
+                }
+                let last = numbers.iter().copied().max().unwrap_or(0);
+                if best.as_ref().is_none_or(|(oldest, count, _)| (last, numbers.len()) < (*oldest, *count)) {
+                    best = Some((last, numbers.len(), numbers));
+                }
+            }
+        }
+        let (_, _, numbers) = best?;
+        Some(join_waits(numbers.iter().flat_map(|number| self.pending[number].waits.iter().copied())))
+    }
+
+    /// Where to map memory so that `requested` bytes fit. `None` when no reserved range has the room:
+    /// [`add_range`](Heap::add_range) first.
+    #[must_use]
+    pub fn plan_growth(&self, requested: u64) -> Option<Vec<Gap>> {
+        let bytes = rounded(requested)?;
+        self.space(bytes).plan_growth(bytes)
+    }
+
+    /// Gives the heap a reserved range for requests like `requested`.
+    pub fn add_range(&mut self, requested: u64, address: u64, bytes: u64) {
+        self.space_mut(requested).add_range(address, bytes);
+    }
+
+    /// A handle was mapped (with access) in a gap planned for `requested` bytes.
+    pub fn map(&mut self, requested: u64, mapping: Mapping) {
+        self.books.cached += mapping.bytes;
+        self.books.physical += mapping.bytes;
+        self.space_mut(requested).map(mapping);
+    }
+
+    /// Handles that hold nothing but free memory, each with the position of the owner that has to be complete before it
+    /// may be unmapped.
+    #[must_use]
+    pub fn wholly_free(&self) -> Vec<(Mapping, Position)> {
+        let mut found = self.small.wholly_free();
+        found.extend(self.large.wholly_free());
+        found
+    }
+
+    /// A handle out of [`wholly_free`](Heap::wholly_free) was unmapped.
+    pub fn unmap(&mut self, mapping: Mapping) {
+        let in_small = self.small.mappings().any(|known| known.address == mapping.address);
+        let space = if in_small { &mut self.small } else { &mut self.large };
+        let gone = space.unmap(mapping.address);
+        self.books.cached -= gone.bytes;
+        self.books.physical -= gone.bytes;
+    }
+
+    /// Everything that the owner was given before is complete: free memory is as good as never used.
+    pub fn forget_since(&mut self) {
+        self.small.forget_since();
+        self.large.forget_since();
+    }
+
+    /// The books.
+    #[must_use]
+    pub fn books(&self) -> Books {
+        self.books
+    }
+
+    /// The largest free piece, bytes.
+    #[must_use]
+    pub fn largest_free(&self) -> u64 {
+        self.small.largest_free().max(self.large.largest_free())
+    }
+
+    /// The reserved ranges (address, bytes).
+    pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.small.ranges().chain(self.large.ranges())
+    }
+
+    /// Handles that are mapped.
+    pub fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
+        self.small.mappings().chain(self.large.mappings())
+    }
+
+    /// The mapped tiles, as runs without a hole, in the order of addresses within small and large requests.
+    #[must_use]
+    pub fn mapped_runs(&self) -> Vec<Vec<TileInfo>> {
+        let mapped = |content| content != Content::Unmapped;
+        let runs = self.small.runs(mapped).into_iter().chain(self.large.runs(mapped));
+        runs.map(|run| run.into_iter().map(|(address, tile)| self.info(address, tile.bytes, tile.content)).collect())
+            .collect()
+    }
+
+    fn info(&self, address: u64, bytes: u64, content: Content) -> TileInfo {
+        let (requested, kind) = match content {
+            Content::Live(block) => (self.blocks[block.0 as usize].requested, TileKind::Live),
+            Content::Pending(number) => (self.pending[&number].requested, TileKind::Pending),
+            Content::Free { .. } | Content::Unmapped => (0, TileKind::Free),
+        };
+        TileInfo { address, bytes, requested, kind }
+    }
+
+    /// Sweeps everything: tiles, blocks, pending frees and books.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), CheckError> {
+        self.small.check().map_err(CheckError)?;
+        self.large.check().map_err(CheckError)?;
+        let mut books = Books::default();
+        let (mut live, mut pending) = (0, 0);
+        for (address, tile) in self.small.tiles().chain(self.large.tiles()) {
+            match tile.content {
+                Content::Unmapped => {}
+                Content::Free { .. } => books.cached += tile.bytes,
+                Content::Pending(number) => {
+                    pending += 1;
+                    books.pending += tile.bytes;
+                    let known = self.pending.get(&number).is_some_and(|p| p.address == address && p.bytes == tile.bytes);
+                    rule(known, || format!("the pending tile at {address:#x} has no pending free"))?;
+                }
+                Content::Live(block) => {
+                    live += 1;
+                    let info = self.block(block).filter(|b| b.address == address && b.bytes == tile.bytes);
+                    let requested = info.map_or(u64::MAX, |info| info.requested);
+                    rule(requested <= tile.bytes, || format!("the live tile at {address:#x} has no block"))?;
+                    books.live += requested;
+                    books.rounding += tile.bytes - requested;
+                }
+            }
+        }
+        books.physical = self.mappings().map(|mapping| mapping.bytes).sum();
+        rule(live == self.blocks.len() && pending == self.pending.len(), || "a block without a tile".into())?;
+        rule(books == self.books, || format!("the books say {:?}, the tiles {books:?}", self.books))?;
+        rule(books.balance(), || format!("the books do not balance: {books:?}"))
+    }
+
+    fn space(&self, bytes: u64) -> &Space {
+        if bytes <= SMALL_BYTES { &self.small } else { &self.large }
+    }
+
+    fn space_mut(&mut self, bytes: u64) -> &mut Space {
+        if bytes <= SMALL_BYTES { &mut self.small } else { &mut self.large }
+    }
+}
+
+impl Receive<Freed> for Heap {
+    fn receive(&mut self, freed: Freed) {
+        self.free(freed);
+    }
+}
+
+fn rule(holds: bool, broken: impl FnOnce() -> String) -> Result<(), CheckError> {
+    if holds { Ok(()) } else { Err(CheckError(broken())) }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::PageId;
+
+    const GRANULE: u64 = 2 << 20;
+    const T: StreamIndex = StreamIndex(1);
+
+    fn grown(requested: u64) -> Heap {
+        let mut heap = Heap::new(GRANULE);
+        heap.add_range(requested, GRANULE, 64 * GRANULE);
+        grow(&mut heap, requested);
+        heap
+    }
+
+    fn grow(heap: &mut Heap, requested: u64) {
+        for gap in heap.plan_growth(requested).unwrap() {
+            heap.map(requested, Mapping { address: gap.address, bytes: gap.bytes, page: PageId(gap.address) });
+        }
+        heap.check().unwrap();
+    }
+
+    fn freed(block: BlockId, waits: &[u64]) -> Freed {
+        let waits = waits.iter().map(|&position| Wait { stream: T, position: Position(position) }).collect();
+        Freed { block, since: Position(1), waits }
+    }
+
+    #[test]
+    fn memory_used_elsewhere_is_not_given_out_before_its_waits_are_over() {
+        let mut heap = grown(2 * GRANULE);
+        let placed = heap.place(2 * GRANULE).unwrap();
+        heap.free(freed(placed.block, &[5, 8]));
+        assert_eq!(heap.place(2 * GRANULE), None);
+        assert_eq!(heap.awaited(), [Wait { stream: T, position: Position(8) }]);
+        let upto = |seen| move |wait: Wait| if wait.position.0 <= seen { Satisfied::Complete } else { Satisfied::No };
+        assert!(heap.retire(Position(9), upto(7)).is_empty());
+        assert_eq!(heap.retire(Position(9), upto(8)).len(), 1);
+        heap.check().unwrap();
+        assert_eq!(heap.place(2 * GRANULE).unwrap().since, Position(1));
+    }
+
+    #[test]
+    fn memory_free_by_order_alone_is_used_only_from_now_on() {
+        let mut heap = grown(2 * GRANULE);
+        let placed = heap.place(2 * GRANULE).unwrap();
+        heap.free(freed(placed.block, &[5]));
+        heap.retire(Position(9), |_| Satisfied::Ordered);
+        assert_eq!(heap.wholly_free()[0].1, Position(9));
+        assert_eq!(heap.place(2 * GRANULE).unwrap().since, Position(9));
+    }
+
+    #[test]
+    fn the_oldest_sufficient_frees_are_waited_for() {
+        let mut heap = grown(8 * GRANULE);
+        let blocks: Vec<BlockId> = (0..4).map(|_| heap.place(2 * GRANULE).unwrap().block).collect();
+        for (position, &index) in [1, 2, 0, 3].iter().enumerate() {
+            heap.free(freed(blocks[index], &[10 * (position as u64 + 1)]));
+        }
+        let wait = |position| vec![Wait { stream: T, position: Position(position) }];
+        assert_eq!(heap.sufficient_waits(2 * GRANULE), Some(wait(10)));
+        assert_eq!(heap.sufficient_waits(4 * GRANULE), Some(wait(20)));
+        assert_eq!(heap.sufficient_waits(8 * GRANULE), Some(wait(40)));
+        assert_eq!(heap.sufficient_waits(9 * GRANULE), None);
+    }
+
+    #[test]
+    fn zero_bytes_and_the_largest_number_are_no_trouble() {
+        let mut heap = grown(512);
+        let placed = heap.place(0).unwrap();
+        assert_eq!(placed.bytes, 512);
+        assert_eq!(heap.place(u64::MAX), None);
+        assert_eq!(heap.plan_growth(u64::MAX), None);
+        assert_eq!(heap.books().rounding, 512);
+        heap.check().unwrap();
+    }
+}
