@@ -1,1 +1,7 @@
-//! Placeholder.
+//! Sharded parameters for training: every rank keeps one equal part of each unit's parameters, the whole unit exists
+//! only around its use.
+//!
+//! [`plan`] holds the schedule of one training step as plain data: what is issued, in which order, on which stream,
+//! in which slot, after which fences, with how many bytes. It touches no device.
+
+pub mod plan;
