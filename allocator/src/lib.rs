@@ -1,1 +1,72 @@
-//! Placeholder.
+//! A stream-aware caching GPU memory allocator.
+//!
+//! GPU work is asynchronous: the host submits, streams run later and side by side. This allocator knows which streams
+//! use each block, and gives a block to someone else only when that is safe, without stopping the host.
+//!
+//! ```
+//! use highwater::{Allocator, device::{Cost, sim::SimDevice}};
+//! # fn main() -> Result<(), highwater::Error> {
+//! let allocator = Allocator::new(SimDevice::new(Default::default()))?;
+//! let compute = allocator.default_stream();
+//! let side = allocator.create_stream("side")?;
+//!
+//! let x = compute.alloc::<f32>(1024)?;
+//! compute.launch("fill", Cost::kernel(0, 4096)).write(&x).body(|bytes| bytes[0].as_mut_slice::<f32>().fill(2.0)).submit()?;
+//! side.wait(&compute.record()?)?; // `side` goes on when `x` has been filled
+//!
+//! let y = side.alloc::<f32>(1024)?;
+//! side.launch("copy", Cost::kernel(0, 8192)).read(&x).write(&y).body(|bytes| {
+//!     let source = bytes[0].clone();
+//!     bytes[1].as_mut_slice::<f32>().copy_from_slice(source.as_slice());
+//! }).submit()?;
+//! drop(x); // still in use on `side`: `compute` gets these bytes when that is over, and nobody waits for it here
+//! # Ok(()) }
+//! ```
+//!
+//! # What is recorded, and what is not
+//!
+//! A launch or a copy through [`Stream`] records its uses exactly. Work that this crate does not see needs
+//! [`Buffer::record_stream`] (everything given to the stream by the time of the free) or [`Buffer::record_use`] (up to
+//! a fence). Pointers that are stored inside other buffers are seen by nobody: record their uses by hand. After
+//! [`Buffer::device_address`] has been called every use of the buffer counts as a whole-stream use.
+//!
+//! # Modules
+//!
+//! [`device`] is the contract that a GPU keeps, with the simulated device; [`history`] is the recorder and the snapshot
+//! format. The decisions are made in the crate `highwater-core`, which knows no device.
+
+mod allocation;
+mod allocator;
+mod buffer;
+mod capture;
+mod climb;
+mod error;
+mod fence;
+mod heap_state;
+mod host;
+mod launch;
+mod pages;
+mod progress;
+mod raw;
+mod settings;
+mod shared;
+mod slot;
+mod snapshot;
+mod stats;
+mod stream;
+
+pub use highwater_device as device;
+pub use highwater_history as history;
+
+pub use allocator::{Allocator, PressureGuard};
+pub use buffer::{Buffer, View};
+pub use bytemuck::Pod;
+pub use capture::{Capture, Graph};
+pub use error::{AllocError, Error, OutOfMemory, PointerError, SettingsError, StreamBytes, StreamError};
+pub use fence::Fence;
+pub use highwater_core::GaugeReading;
+pub use host::HostBuffer;
+pub use launch::{External, Launch};
+pub use settings::{Settings, SettingsBuilder};
+pub use stats::MemoryStats;
+pub use stream::Stream;

@@ -58,16 +58,31 @@ pub struct Ledger {
 struct Gauge {
     now: AtomicU64,
     peak: AtomicU64,
+    /// Everything that ever came.
+    total: AtomicU64,
 }
 
 impl Gauge {
     fn new() -> Self {
-        Gauge { now: AtomicU64::new(0), peak: AtomicU64::new(0) }
+        Gauge { now: AtomicU64::new(0), peak: AtomicU64::new(0), total: AtomicU64::new(0) }
     }
 
     fn add(&self, bytes: u64) {
-        let now = self.now.fetch_add(bytes, Ordering::AcqRel) + bytes;
-        raise(&self.peak, now);
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+        raise(&self.peak, self.now.fetch_add(bytes, Ordering::AcqRel) + bytes);
+    }
+
+    /// Adds unless `most` would be passed; the error is what is left below it.
+    fn add_up_to(&self, most: u64, bytes: u64) -> Result<(), u64> {
+        let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= most);
+        match self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
+            Ok(before) => {
+                self.total.fetch_add(bytes, Ordering::Relaxed);
+                raise(&self.peak, before + bytes);
+                Ok(())
+            }
+            Err(now) => Err(most.saturating_sub(now)),
+        }
     }
 
     fn subtract(&self, bytes: u64) {
@@ -75,22 +90,33 @@ impl Gauge {
         debug_assert!(before >= bytes, "more bytes went away than came");
     }
 
-    fn now(&self) -> u64 {
-        self.now.load(Ordering::Acquire)
+    fn read(&self) -> GaugeReading {
+        GaugeReading {
+            now: self.now.load(Ordering::Acquire),
+            peak: self.peak.load(Ordering::Acquire),
+            total: self.total.load(Ordering::Relaxed),
+        }
     }
+}
+
+/// A quantity over time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GaugeReading {
+    /// Its value now.
+    pub now: u64,
+    /// The most that it ever was.
+    pub peak: u64,
+    /// The sum of everything that was ever added.
+    pub total: u64,
 }
 
 /// What a [`Ledger`] says at one moment, bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LedgerTotals {
-    /// Mapped now.
-    pub physical: u64,
-    /// Most that was ever mapped at once.
-    pub physical_peak: u64,
-    /// Asked for and in use now.
-    pub live: u64,
-    /// Most that was ever in use at once.
-    pub live_peak: u64,
+    /// Physical memory held.
+    pub physical: GaugeReading,
+    /// Asked for and in use.
+    pub live: GaugeReading,
 }
 
 impl Ledger {
@@ -111,20 +137,12 @@ impl Ledger {
     /// # Errors
     /// When the limit would be passed; nothing is claimed then.
     pub fn claim(&self, bytes: u64) -> Result<(), Shortage> {
-        let mut now = self.physical.now();
-        loop {
-            let left = self.limit.saturating_sub(now);
-            if bytes > left {
-                return Err(Shortage { requested: bytes, left });
-            }
-            match self.physical.now.compare_exchange(now, now + bytes, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    raise(&self.physical.peak, now + bytes);
-                    return Ok(());
-                }
-                Err(seen) => now = seen,
-            }
-        }
+        self.physical.add_up_to(self.limit, bytes).map_err(|left| Shortage { requested: bytes, left })
+    }
+
+    /// Claims bytes that are held already, limit or not.
+    pub fn claim_anyway(&self, bytes: u64) {
+        self.physical.add(bytes);
     }
 
     /// Gives `bytes` of physical memory back: unmapped, or claimed and not created.
@@ -142,21 +160,16 @@ impl Ledger {
         self.live.subtract(bytes);
     }
 
-    /// Everything at once. The four numbers are read one after the other.
+    /// Everything at once; the numbers are read one after the other.
     #[must_use]
     pub fn totals(&self) -> LedgerTotals {
-        LedgerTotals {
-            physical: self.physical.now(),
-            physical_peak: self.physical.peak.load(Ordering::Acquire),
-            live: self.live.now(),
-            live_peak: self.live.peak.load(Ordering::Acquire),
-        }
+        LedgerTotals { physical: self.physical.read(), live: self.live.read() }
     }
 
     /// Forgets the peaks: they start again from what is in use now.
     pub fn reset_peaks(&self) {
         for gauge in [&self.physical, &self.live] {
-            gauge.peak.store(gauge.now(), Ordering::Release);
+            gauge.peak.store(gauge.now.load(Ordering::Acquire), Ordering::Release);
         }
     }
 }
@@ -172,7 +185,6 @@ mod tests {
         assert_eq!(ledger.claim(41), Err(Shortage { requested: 41, left: 40 }));
         ledger.claim(40).unwrap();
         ledger.give_back(100);
-        let totals = ledger.totals();
-        assert_eq!((totals.physical, totals.physical_peak), (0, 100));
+        assert_eq!(ledger.totals().physical, GaugeReading { now: 0, peak: 100, total: 100 });
     }
 }

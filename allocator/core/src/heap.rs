@@ -213,6 +213,11 @@ impl Heap {
         bytes
     }
 
+    /// What each pending free waits for: address and wait, in the order of the frees.
+    pub fn pending_waits(&self) -> impl Iterator<Item = (u64, Wait)> + '_ {
+        self.pending.values().flat_map(|pending| pending.waits.iter().map(|&wait| (pending.address, wait)))
+    }
+
     /// Ends the pending frees whose waits are all over. `now` is a mark of the owner, set before the call: memory that
     /// became usable by order alone is safe for other streams only after it.
     pub fn retire(&mut self, now: Position, satisfied: impl Fn(Wait) -> Satisfied) -> Vec<Retired> {
@@ -304,12 +309,6 @@ impl Heap {
         let gone = space.unmap(mapping.address);
         self.books.cached -= gone.bytes;
         self.books.physical -= gone.bytes;
-    }
-
-    /// Everything that the owner was given before is complete: free memory is as good as never used.
-    pub fn forget_since(&mut self) {
-        self.small.forget_since();
-        self.large.forget_since();
     }
 
     /// The books.

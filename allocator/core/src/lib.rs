@@ -24,7 +24,7 @@ mod sync;
 mod units;
 mod uses;
 
-pub use books::{Books, Ledger, LedgerTotals, Shortage};
+pub use books::{Books, GaugeReading, Ledger, LedgerTotals, Shortage};
 pub use clock::{Clock, Demand, Stamp};
 pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind};
 pub use ladder::{Ladder, Rung};

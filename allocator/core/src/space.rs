@@ -225,15 +225,6 @@ impl Space {
         mapping
     }
 
-    /// Forgets when free tiles were last used: everything before is complete.
-    pub(crate) fn forget_since(&mut self) {
-        for tile in self.tiles.values_mut() {
-            if let Content::Free { since } = &mut tile.content {
-                *since = Position(0);
-            }
-        }
-    }
-
     /// The longest runs of neighbouring tiles of a range whose content `fits`.
     pub(crate) fn runs(&self, fits: impl Fn(Content) -> bool) -> Vec<Vec<(u64, Tile)>> {
         let mut runs: Vec<Vec<(u64, Tile)>> = Vec::new();

@@ -1,0 +1,109 @@
+//! Captures: a stream's work recorded into a graph instead of being executed.
+//!
+//! While a stream of the device captures, this crate neither records, asks nor waits for fences, on any stream. Memory
+//! that a capturing stream is given belongs to its graph: when it is dropped, it is kept until the graph is dropped too.
+//! Memory from before the capture that the captured work uses has to be kept by the program as long as the graph runs.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::allocation::Leftover;
+use crate::error::{Doing, StreamError};
+use crate::fence::capturing;
+use crate::stream::Stream;
+
+/// Memory that a graph keeps.
+pub(crate) struct GraphPool {
+    /// `None` when the graph is gone.
+    kept: Mutex<Option<Vec<Leftover>>>,
+}
+
+impl GraphPool {
+    /// Keeps freed memory as long as the graph lives.
+    pub(crate) fn keep(&self, freed: Leftover) {
+        match self.kept.lock().as_mut() {
+            Some(kept) => kept.push(freed),
+            None => freed.give_back(),
+        }
+    }
+
+    fn release(&self) {
+        let kept = self.kept.lock().take();
+        kept.into_iter().flatten().for_each(Leftover::give_back);
+    }
+}
+
+/// A capture in progress. Dropping it ends it and throws the graph away.
+#[must_use = "dropping a capture throws it away"]
+pub struct Capture {
+    stream: Stream,
+    /// `None` when ended.
+    pool: Option<Arc<GraphPool>>,
+}
+
+impl Capture {
+    pub(crate) fn begin(stream: &Stream) -> Result<Self, StreamError> {
+        let shared = stream.shared();
+        let _alone = shared.captures.write();
+        let mut graph = stream.slot().graph.lock();
+        if graph.is_some() {
+            return Err(capturing("beginning a capture"));
+        }
+        shared.device.begin_capture(stream.id()).doing(|| format!("beginning a capture of {:?}", stream.name()))?;
+        let pool = Arc::new(GraphPool { kept: Mutex::new(Some(Vec::new())) });
+        *graph = Some(pool.clone());
+        Ok(Capture { stream: stream.clone(), pool: Some(pool) })
+    }
+
+    /// Ends the capture.
+    ///
+    /// # Errors
+    /// When something spoilt it; the memory of the graph is free then.
+    pub fn end(mut self) -> Result<Graph, StreamError> {
+        let pool = self.pool.take().expect("a capture is ended once");
+        self.finish(&pool)?;
+        Ok(Graph { pool })
+    }
+
+    fn finish(&self, pool: &Arc<GraphPool>) -> Result<(), StreamError> {
+        *self.stream.slot().graph.lock() = None;
+        let device = &self.stream.shared().device;
+        let ended = device.end_capture(self.stream.id());
+        ended.doing(|| format!("ending the capture of {:?}", self.stream.name())).inspect_err(|_| pool.release())
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        let Some(pool) = self.pool.take() else { return };
+        if let Err(error) = self.finish(&pool) {
+            tracing::warn!(%error, "a capture that was thrown away");
+        } else {
+            pool.release();
+        }
+    }
+}
+
+impl std::fmt::Debug for Capture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Capture").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// A captured graph: as long as it lives, it keeps the memory that was allocated inside the capture.
+pub struct Graph {
+    pool: Arc<GraphPool>,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.pool.release();
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Graph").finish_non_exhaustive()
+    }
+}

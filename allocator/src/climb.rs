@@ -1,0 +1,270 @@
+//! Meeting a request: the search, and the rungs that may make room for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_core::{Ladder, Placement, Rung, Wait, join_waits};
+use highwater_device::{DeviceError, Waited};
+use highwater_history::{Action, Context, Rung as NotedRung};
+
+use crate::error::{AllocError, OutOfMemory, StreamBytes};
+use crate::heap_state::{FreeMessage, HeapState};
+use crate::pages::Refusal;
+use crate::shared::{Gate, Shared, count};
+use crate::slot::Slot;
+
+type Inside<'a> = highwater_core::StationGuard<'a, HeapState, FreeMessage>;
+
+/// One request on its way up.
+struct Climb<'a> {
+    shared: &'a Shared,
+    slot: &'a Slot,
+    requested: u64,
+    context: Context,
+    /// Why memory could not be mapped, the last time that it was tried.
+    refused: String,
+}
+
+impl Shared {
+    /// Meets a request of `requested` bytes (at least one) on a stream.
+    pub(crate) fn place(&self, slot: &Slot, requested: u64, context: Context) -> Result<Placement, AllocError> {
+        let refused = "nothing more could be mapped".to_owned();
+        let mut climb = Climb { shared: self, slot, requested, context, refused };
+        let mut inside = slot.station.enter();
+        // The bottom rung needs neither the gate nor the device.
+        let mut rung = Rung::OwnFree;
+        let mut ladder: Option<(Ladder, Option<Gate<'_>>)> = None;
+        loop {
+            if let Some(placed) = inside.place(requested, self.device.now_ns(), context) {
+                count(&self.counts.allocations);
+                self.counts.met_at(rung);
+                if rung != Rung::OwnFree {
+                    climb.note(&mut inside, noted(rung));
+                }
+                self.ledger.born(requested);
+                return Ok(placed);
+            }
+            let (ladder, gate) = ladder.get_or_insert_with(|| {
+                let gate = self.gate();
+                (Ladder::new(gate.is_none()), gate)
+            });
+            match ladder.next() {
+                Some(next) => {
+                    rung = next;
+                    inside = climb.act(rung, gate.as_ref(), inside)?;
+                }
+                None => {
+                    climb.note(&mut inside, NotedRung::OutOfMemory);
+                    drop(inside);
+                    return Err(climb.out_of_memory());
+                }
+            }
+        }
+    }
+
+    /// Asks the callbacks to free something, the first registered first. No lock is held meanwhile.
+    fn run_callbacks(&self, requested: u64) {
+        let callbacks: Vec<_> = self.callbacks.lock().iter().map(|(_, callback)| Arc::clone(callback)).collect();
+        for callback in callbacks {
+            callback(requested);
+        }
+    }
+
+    /// Blocks the host until all of `waits` are over, `timeout` at most. Whether they are.
+    fn wait_out(&self, gate: &Gate<'_>, waits: &[Wait], timeout: Duration) -> Result<bool, DeviceError> {
+        let start = self.device.now_ns();
+        for &wait in waits {
+            let slot = self.slot(wait.stream);
+            let Some(recorded) = self.fence_covering(gate, &slot, wait.position)? else { continue };
+            let spent = Duration::from_nanos(self.device.now_ns() - start);
+            match self.wait_for(gate, &recorded, timeout.saturating_sub(spent))? {
+                Waited::Complete => {}
+                Waited::TimedOut => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl<'a> Climb<'a> {
+    /// Does what a rung says; the caller searches again.
+    fn act(&mut self, rung: Rung, gate: Option<&Gate<'_>>, mut inside: Inside<'a>) -> Result<Inside<'a>, AllocError> {
+        let Climb { shared, slot, requested, context, .. } = *self;
+        match (rung, gate) {
+            (Rung::OwnFree, _) => {}
+            (Rung::OwnPending, Some(gate)) => {
+                shared.retire(gate, slot, &mut inside, context);
+            }
+            (Rung::Grow, _) => self.grow(&mut inside)?,
+            (Rung::Callbacks, _) => {
+                // A callback may allocate and free on this stream: nobody is inside meanwhile.
+                drop(inside);
+                shared.run_callbacks(requested);
+                inside = slot.station.enter();
+                if let Some(gate) = gate {
+                    shared.retire(gate, slot, &mut inside, context);
+                }
+            }
+            (Rung::ReturnCached, Some(gate)) => {
+                if self.return_cached(gate, &mut inside) > 0 {
+                    self.grow(&mut inside)?;
+                }
+            }
+            (Rung::HostWaitOwn, Some(gate)) => {
+                if let Some(waits) = inside.heap.sufficient_waits(requested) {
+                    inside = self.wait(gate, inside, &waits)?;
+                    shared.retire(gate, slot, &mut inside, context);
+                }
+            }
+            (Rung::HostWaitOthers, Some(gate)) => {
+                let waits = self.waits_for_returnable(gate, &mut inside);
+                if !waits.is_empty() {
+                    inside = self.wait(gate, inside, &waits)?;
+                }
+                self.return_cached(gate, &mut inside);
+                self.grow(&mut inside)?;
+            }
+            (_, None) => unreachable!("the ladder offers no rung that touches fences while a stream captures"),
+        }
+        Ok(inside)
+    }
+
+    fn grow(&mut self, state: &mut HeapState) -> Result<(), AllocError> {
+        match self.shared.grow(self.slot, state, self.requested, self.context) {
+            Ok(()) => Ok(()),
+            Err(Refusal::NoMemory(why)) => {
+                self.refused = why;
+                Ok(())
+            }
+            Err(Refusal::Device(source)) => Err(AllocError::Device { requested: self.requested, source }),
+        }
+    }
+
+    /// Blocks the host outside of the heap, then enters again.
+    fn wait(&self, gate: &Gate<'_>, inside: Inside<'a>, waits: &[Wait]) -> Result<Inside<'a>, AllocError> {
+        drop(inside);
+        let start = self.shared.device.now_ns();
+        let waited = self.shared.wait_out(gate, waits, self.shared.settings.host_wait_timeout());
+        let mut inside = self.slot.station.enter();
+        self.shared.note_stall(&mut inside, self.slot, start, self.context);
+        match waited {
+            Ok(_) => Ok(inside),
+            Err(source) => Err(AllocError::Device { requested: self.requested, source }),
+        }
+    }
+
+    /// Returns free handles of every heap that nobody is in: other heaps first, the own one last. Its bytes.
+    fn return_cached(&self, gate: &Gate<'_>, own: &mut HeapState) -> u64 {
+        let mut returned = 0;
+        for slot in self.shared.slots().iter().filter(|slot| slot.index != self.slot.index) {
+            let Some(mut state) = slot.station.try_enter() else { continue };
+            returned += self.shared.return_cached(gate, slot, &mut state, self.needed(returned), self.context);
+        }
+        returned + self.shared.return_cached(gate, self.slot, own, self.needed(returned), self.context)
+    }
+
+    /// Bytes that are still to be returned. The request may need a granule more than its size.
+    fn needed(&self, returned: u64) -> u64 {
+        let granularity = self.shared.device.properties().granularity_bytes;
+        (self.requested.saturating_add(2 * granularity)).saturating_sub(returned)
+    }
+
+    /// The waits after which enough handles may leave the heaps: those of pending frees, and of free memory whose last
+    /// use is not seen complete.
+    fn waits_for_returnable(&self, gate: &Gate<'_>, own: &mut HeapState) -> Vec<Wait> {
+        let (mut bytes, mut waits) = (0, Vec::new());
+        let mut gather = |slot: &Slot, state: &mut HeapState| {
+            for (handle_bytes, wait) in self.shared.returnable_after(slot, state) {
+                if self.needed(bytes) > 0 {
+                    bytes += handle_bytes;
+                    waits.push(wait);
+                }
+            }
+            if self.needed(bytes) > 0 && state.heap.has_pending() {
+                bytes += state.heap.books().pending;
+                waits.extend(state.heap.awaited());
+                // Its bytes may leave only after the owner's own position too.
+                waits.push(Wait { stream: slot.index, position: slot.clock.mark() });
+            }
+        };
+        for slot in self.shared.slots().iter().filter(|slot| slot.index != self.slot.index) {
+            let Some(mut state) = slot.station.try_enter() else { continue };
+            self.shared.retire(gate, slot, &mut state, self.context);
+            gather(slot, &mut state);
+        }
+        gather(self.slot, own);
+        join_waits(waits)
+    }
+
+    fn note(&self, state: &mut HeapState, rung: NotedRung) {
+        let (bytes, stream) = (self.requested, u64::from(self.slot.index.0));
+        state.note(self.shared.device.now_ns(), Action::Rung { rung, bytes, stream }, self.context);
+    }
+
+    /// Draws up what is where. No heap is held on entry; each is entered alone.
+    fn out_of_memory(&self) -> AllocError {
+        let shared = self.shared;
+        count(&shared.counts.out_of_memory);
+        let device_free = shared.device.memory_info().ok().map(|info| info.free);
+        let mut report = OutOfMemory {
+            requested: self.requested,
+            stream: self.slot.name().to_string(),
+            capacity: shared.ledger.limit(),
+            physical: 0,
+            live: 0,
+            rounding: 0,
+            pending: 0,
+            pending_by_stream: Vec::new(),
+            cached: 0,
+            cached_by_stream: Vec::new(),
+            stray: shared.stray_bytes(),
+            largest_free: 0,
+            device_free,
+            refused: self.refused.clone(),
+        };
+        let mut pending_by_stream = std::collections::BTreeMap::new();
+        for slot in shared.slots() {
+            let mut inside = slot.station.enter();
+            let books = inside.heap.books();
+            report.physical += books.physical;
+            report.live += books.live;
+            report.rounding += books.rounding;
+            report.pending += books.pending;
+            report.cached += books.cached;
+            for (stream, bytes) in inside.heap.pending_by_stream() {
+                *pending_by_stream.entry(stream).or_insert(0) += bytes;
+            }
+            if books.cached > 0 {
+                let stream = slot.name().to_string();
+                report.cached_by_stream.push(StreamBytes { stream, bytes: books.cached });
+            }
+            if slot.index == self.slot.index {
+                report.largest_free = inside.heap.largest_free();
+                let action = Action::OutOfMemory {
+                    bytes: self.requested,
+                    stream: u64::from(slot.index.0),
+                    device_free_bytes: device_free.unwrap_or(0),
+                };
+                inside.note(shared.device.now_ns(), action, self.context);
+            }
+        }
+        report.physical += report.stray;
+        report.pending_by_stream = pending_by_stream
+            .into_iter()
+            .map(|(stream, bytes)| StreamBytes { stream: shared.slot(stream).name().to_string(), bytes })
+            .collect();
+        AllocError::OutOfMemory(Box::new(report))
+    }
+}
+
+/// The name of a rung in the history.
+fn noted(rung: Rung) -> NotedRung {
+    match rung {
+        Rung::OwnFree => NotedRung::OwnFree,
+        Rung::OwnPending => NotedRung::PendingComplete,
+        Rung::Grow => NotedRung::Grow,
+        Rung::Callbacks => NotedRung::Callbacks,
+        Rung::ReturnCached => NotedRung::CachedReturned,
+        Rung::HostWaitOwn | Rung::HostWaitOthers => NotedRung::HostWait,
+    }
+}

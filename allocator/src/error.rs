@@ -1,0 +1,253 @@
+//! What can go wrong: one enum for each family of calls, and one that holds them all.
+
+use std::fmt;
+use std::time::Duration;
+
+use highwater_device::{DeviceError, DeviceResult};
+
+/// Any error of this crate.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A request for memory.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// Work on a stream.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// A raw pointer.
+    #[error(transparent)]
+    Pointer(#[from] PointerError),
+    /// A setting.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+/// Why a request for memory failed.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// Every rung of the ladder was tried.
+    #[error("{0}")]
+    OutOfMemory(Box<OutOfMemory>),
+    /// The number of elements times their size does not fit 64 bits.
+    #[error("{elements} elements of {element_bytes} bytes are more than 2^64 bytes")]
+    TooLarge {
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes of one.
+        element_bytes: usize,
+    },
+    /// A device call failed for another reason than memory.
+    #[error("allocating {requested} bytes: {source}")]
+    Device {
+        /// Bytes asked for.
+        requested: u64,
+        /// What the device said.
+        source: DeviceError,
+    },
+}
+
+/// Why work on a stream failed.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StreamError {
+    /// A device call failed.
+    #[error("{doing}: {source}")]
+    Device {
+        /// What was being done, and on which stream.
+        doing: String,
+        /// What the device said.
+        source: DeviceError,
+    },
+    /// Something that would break a capture was asked for while a stream of the device captures.
+    #[error("{doing} is not possible while a stream of the device captures: do it before the capture begins")]
+    Capturing {
+        /// What was asked for.
+        doing: String,
+    },
+    /// Lengths that have to be equal are not.
+    #[error("{what}: {left} and {right} elements")]
+    LengthMismatch {
+        /// Which two.
+        what: &'static str,
+        /// The first.
+        left: usize,
+        /// The second.
+        right: usize,
+    },
+    /// Host memory is still read or written by a copy.
+    #[error("the host buffer is still used by a copy that has not completed: wait for it first (HostBuffer::wait)")]
+    HostBufferBusy,
+    /// Work did not complete in the time given.
+    #[error("{doing}: not complete after {waited:?}")]
+    TimedOut {
+        /// What was waited for.
+        doing: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// A fence of another stream than the one that is named.
+    #[error("the fence was not recorded on {stream:?}")]
+    OtherStream {
+        /// The stream that is named.
+        stream: String,
+    },
+    /// Things of two allocators do not mix.
+    #[error("{what} belongs to another allocator")]
+    OtherAllocator {
+        /// What does.
+        what: &'static str,
+    },
+}
+
+/// Adds what was being done to a device's error.
+pub(crate) trait Doing<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, StreamError>;
+}
+
+impl<T> Doing<T> for DeviceResult<T> {
+    fn doing(self, what: impl FnOnce() -> String) -> Result<T, StreamError> {
+        self.map_err(|source| StreamError::Device { doing: what(), source })
+    }
+}
+
+/// Why a raw pointer was refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PointerError {
+    /// No raw block starts at the address.
+    #[error("no raw block starts at {address:#x}: it was freed before, or never allocated here")]
+    Unknown {
+        /// The address.
+        address: u64,
+    },
+}
+
+/// Why settings were refused. Nothing was changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// Not `key:value`.
+    #[error("setting {text:?}: expected key:value, settings separated by commas")]
+    Syntax {
+        /// What stands there.
+        text: String,
+    },
+    /// No such key.
+    #[error("unknown setting {key:?}; known are {known}")]
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// All keys.
+        known: String,
+    },
+    /// A value outside of what is valid.
+    #[error("setting {key}: {value:?} is not valid; expected {expected}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What is valid.
+        expected: &'static str,
+    },
+    /// The device did not tell its memory.
+    #[error("asking the device for its memory: {source}")]
+    Device {
+        /// What it said.
+        source: DeviceError,
+    },
+}
+
+/// Bytes by stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamBytes {
+    /// The stream's name.
+    pub stream: String,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// What was where when a request could not be met. All sizes are bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// Asked for.
+    pub requested: u64,
+    /// The stream that asked.
+    pub stream: String,
+    /// The most that the allocator may hold: the device's memory, or the limit that was set.
+    pub capacity: u64,
+    /// Held by the allocator: `live + rounding + pending + cached + stray`.
+    pub physical: u64,
+    /// In use, as asked for.
+    pub live: u64,
+    /// In use beyond what was asked for.
+    pub rounding: u64,
+    /// Freed, and still used by other streams.
+    pub pending: u64,
+    /// The same by the stream that is waited for (a block that waits for two counts at both).
+    pub pending_by_stream: Vec<StreamBytes>,
+    /// Free in the heaps.
+    pub cached: u64,
+    /// The same by the stream whose heap it is.
+    pub cached_by_stream: Vec<StreamBytes>,
+    /// In handles that the device would not take back so far.
+    pub stray: u64,
+    /// The largest free piece of the stream that asked.
+    pub largest_free: u64,
+    /// Free on the device, if it could be asked.
+    pub device_free: Option<u64>,
+    /// Why the last attempt to map more failed.
+    pub refused: String,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let by_stream = |list: &[StreamBytes]| {
+            let parts: Vec<String> =
+                list.iter().map(|entry| format!("{} {}", entry.stream, Size(entry.bytes))).collect();
+            if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+        };
+        write!(
+            f,
+            "out of memory: {} requested on stream {:?}; of {} capacity {} are live, {} rounding, {} pending{}, \
+             {} cached{} (largest free piece of the stream {})",
+            Size(self.requested),
+            self.stream,
+            Size(self.capacity),
+            Size(self.live),
+            Size(self.rounding),
+            Size(self.pending),
+            by_stream(&self.pending_by_stream),
+            Size(self.cached),
+            by_stream(&self.cached_by_stream),
+            Size(self.largest_free),
+        )?;
+        if self.stray > 0 {
+            write!(f, ", {} in handles that the device would not take back", Size(self.stray))?;
+        }
+        if let Some(free) = self.device_free {
+            write!(f, "; {} free on the device", Size(free))?;
+        }
+        write!(f, "; {}", self.refused)
+    }
+}
+
+/// Bytes for people: exact below 1 KiB, else with three digits.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let (mut value, mut unit) = (self.0 as f64 / 1024.0, 0);
+        while value >= 1024.0 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        write!(f, "{value:.2} {}", UNITS[unit])
+    }
+}

@@ -1,0 +1,87 @@
+//! Points in a stream's queue.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use highwater_core::Stamp;
+use highwater_device::{Device, FenceHandle, Waited};
+
+use crate::StreamError;
+use crate::error::Doing;
+use crate::shared::Shared;
+
+/// A recorded fence of the driver, with what it proves. Given back when nobody refers to it any more.
+pub(crate) struct Recorded {
+    device: Arc<dyn Device>,
+    pub(crate) handle: FenceHandle,
+    pub(crate) stamp: Stamp,
+}
+
+impl Recorded {
+    pub(crate) fn new(device: Arc<dyn Device>, handle: FenceHandle, stamp: Stamp) -> Self {
+        Recorded { device, handle, stamp }
+    }
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.device.release_fence(self.handle);
+    }
+}
+
+impl fmt::Debug for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorded").field("handle", &self.handle).field("stamp", &self.stamp).finish()
+    }
+}
+
+/// A point in a stream's queue: everything that was given to the stream before. Clones are the same fence.
+#[derive(Clone)]
+pub struct Fence {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) recorded: Arc<Recorded>,
+}
+
+impl Fence {
+    /// Whether everything before is complete. Never blocks.
+    ///
+    /// # Errors
+    /// While a stream of the device captures; or the device's error: a fence whose work failed is never complete.
+    pub fn is_complete(&self) -> Result<bool, StreamError> {
+        let gate = self.shared.gate().ok_or_else(|| capturing("asking a fence"))?;
+        self.shared.ask(&gate, &self.recorded).doing(|| "asking a fence".into())
+    }
+
+    /// Blocks the host until everything before is complete.
+    ///
+    /// # Errors
+    /// After `timeout`, while a stream of the device captures, or when the device fails.
+    pub fn wait(&self, timeout: Duration) -> Result<(), StreamError> {
+        let gate = self.shared.gate().ok_or_else(|| capturing("waiting for a fence"))?;
+        let doing = || "waiting for a fence".to_owned();
+        match self.shared.wait_for(&gate, &self.recorded, timeout).doing(doing)? {
+            Waited::Complete => Ok(()),
+            Waited::TimedOut => Err(StreamError::TimedOut { doing: doing(), waited: timeout }),
+        }
+    }
+
+    /// Device time from `start` to this fence, ns; 0 when `start` came later.
+    ///
+    /// # Errors
+    /// When one of the two is not complete, or the device fails.
+    pub fn elapsed_ns_since(&self, start: &Fence) -> Result<u64, StreamError> {
+        let device = &self.shared.device;
+        device.elapsed_ns(start.recorded.handle, self.recorded.handle).doing(|| "measuring between fences".into())
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.recorded.fmt(f)
+    }
+}
+
+pub(crate) fn capturing(doing: &str) -> StreamError {
+    StreamError::Capturing { doing: doing.to_owned() }
+}

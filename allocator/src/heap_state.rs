@@ -1,0 +1,90 @@
+//! What stands behind a heap's lock: the heap itself, its part of the history, and who asked for its blocks.
+
+use std::collections::BTreeMap;
+
+use highwater_core::{Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait};
+use highwater_history::{Action, Context, Record, Ring};
+
+/// A free on its way to a heap.
+pub(crate) struct FreeMessage {
+    pub(crate) freed: Freed,
+    pub(crate) time_ns: u64,
+    pub(crate) context: Context,
+}
+
+/// A heap with its history.
+pub(crate) struct HeapState {
+    pub(crate) heap: Heap,
+    pub(crate) ring: Ring,
+    stream: u64,
+    /// Where blocks were asked for, by address: those given out, and freed ones that wait.
+    births: BTreeMap<u64, Context>,
+}
+
+impl HeapState {
+    pub(crate) fn new(stream: StreamIndex, granularity: u64, history_bytes: usize) -> Self {
+        HeapState {
+            heap: Heap::new(granularity),
+            ring: Ring::new(history_bytes),
+            stream: u64::from(stream.0),
+            births: BTreeMap::new(),
+        }
+    }
+
+    /// Places a request in free memory.
+    pub(crate) fn place(&mut self, requested: u64, time_ns: u64, context: Context) -> Option<Placement> {
+        let placed = self.heap.place(requested)?;
+        self.births.insert(placed.address, context);
+        let action = Action::Alloc {
+            address: placed.address,
+            bytes: requested,
+            rounded_bytes: placed.bytes,
+            stream: self.stream,
+        };
+        self.note(time_ns, action, context);
+        Some(placed)
+    }
+
+    /// Ends the pending frees that are over; see [`Heap::retire`].
+    pub(crate) fn retire(
+        &mut self,
+        now: Position,
+        time_ns: u64,
+        context: Context,
+        satisfied: impl Fn(Wait) -> Satisfied,
+    ) -> usize {
+        let retired = self.heap.retire(now, satisfied);
+        for Retired { address, requested } in &retired {
+            self.births.remove(address);
+            let action = Action::FreeCompleted { address: *address, bytes: *requested, stream: self.stream };
+            self.note(time_ns, action, context);
+        }
+        retired.len()
+    }
+
+    /// Adds a record to the history.
+    pub(crate) fn note(&mut self, time_ns: u64, action: Action, context: Context) {
+        self.ring.push(Record { time_ns, action, context });
+    }
+
+    /// Where the block at `address` was asked for.
+    pub(crate) fn birth(&self, address: u64) -> Option<Context> {
+        self.births.get(&address).copied()
+    }
+}
+
+impl Receive<FreeMessage> for HeapState {
+    fn receive(&mut self, message: FreeMessage) {
+        let FreeMessage { freed, time_ns, context } = message;
+        let waits = u32::try_from(freed.waits.len()).expect("one wait for each stream");
+        let info = self.heap.free(freed);
+        let (address, bytes, stream) = (info.address, info.requested, self.stream);
+        if waits == 0 {
+            self.births.remove(&address);
+            self.note(time_ns, Action::Freed { address, bytes, stream }, context);
+        } else {
+            self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
+            self.note(time_ns, Action::Pending { address, stream, waits }, context);
+        }
+    }
+}

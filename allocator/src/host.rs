@@ -1,0 +1,163 @@
+//! Host memory that copies read and write.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+use highwater_device::{Access, HostMemory};
+use highwater_history::Context;
+use parking_lot::Mutex;
+
+use crate::error::StreamError;
+use crate::launch::Operands;
+use crate::shared::Shared;
+use crate::{Fence, Stream, View};
+
+/// `len` elements of host memory for copies. It can be looked at and changed only while no copy is under way.
+pub struct HostBuffer<T> {
+    shared: Arc<Shared>,
+    memory: HostMemory,
+    len: usize,
+    /// Copies that may still be under way.
+    copies: Mutex<Vec<Fence>>,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Pod> HostBuffer<T> {
+    pub(crate) fn new(shared: &Arc<Shared>, memory: HostMemory, len: usize) -> Self {
+        HostBuffer { shared: shared.clone(), memory, len, copies: Mutex::new(Vec::new()), element: PhantomData }
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether no copy is under way. Never blocks.
+    ///
+    /// # Errors
+    /// While a stream of the device captures and a copy may be under way, or when the device fails.
+    pub fn is_ready(&self) -> Result<bool, StreamError> {
+        let mut copies = self.copies.lock();
+        while let Some(last) = copies.last() {
+            if !last.is_complete()? {
+                return Ok(false);
+            }
+            copies.pop();
+        }
+        Ok(true)
+    }
+
+    /// Blocks the host until no copy is under way.
+    ///
+    /// # Errors
+    /// After `timeout` for one copy, while a stream of the device captures, or when the device fails.
+    pub fn wait(&self, timeout: Duration) -> Result<(), StreamError> {
+        let mut copies = self.copies.lock();
+        while let Some(last) = copies.last() {
+            if !last.is_complete()? {
+                last.wait(timeout)?;
+            }
+            copies.pop();
+        }
+        Ok(())
+    }
+
+    /// Looks at the elements.
+    ///
+    /// # Errors
+    /// [`StreamError::HostBufferBusy`] while a copy is under way.
+    pub fn read<R>(&self, look: impl FnOnce(&[T]) -> R) -> Result<R, StreamError> {
+        self.ready()?;
+        Ok(self.memory.read(|bytes| look(bytes.as_slice())))
+    }
+
+    /// Changes the elements.
+    ///
+    /// # Errors
+    /// [`StreamError::HostBufferBusy`] while a copy is under way.
+    pub fn write<R>(&self, change: impl FnOnce(&mut [T]) -> R) -> Result<R, StreamError> {
+        self.ready()?;
+        Ok(self.memory.write(|bytes| change(bytes.as_mut_slice())))
+    }
+
+    fn ready(&self) -> Result<(), StreamError> {
+        if self.is_ready()? { Ok(()) } else { Err(StreamError::HostBufferBusy) }
+    }
+
+    /// Notes a copy on `stream` that was just submitted.
+    fn note_copy(&self, stream: &Stream) -> Result<(), StreamError> {
+        if self.memory.is_pinned() && self.shared.gate().is_some() {
+            let fence = stream.record()?;
+            self.copies.lock().push(fence);
+        }
+        Ok(())
+    }
+}
+
+impl<T: Pod> fmt::Debug for HostBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostBuffer({} elements)", self.len)
+    }
+}
+
+impl Stream {
+    /// Copies host memory to the device. From pinned memory the copy is asynchronous; pageable memory blocks the host
+    /// until the copy is complete.
+    ///
+    /// # Errors
+    /// When the lengths differ, a copy into `source` is under way, or the device fails.
+    #[track_caller]
+    pub fn copy_to_device<'a, T: Pod>(
+        &self,
+        source: &HostBuffer<T>,
+        destination: impl Into<View<'a, T>>,
+    ) -> Result<(), StreamError> {
+        let destination = destination.into();
+        same_length(source.len, destination.len())?;
+        let mut operands = Operands::default();
+        let range = operands.add(destination, Access::Write);
+        let device = &self.shared().device;
+        self.submit("copy to the device", &operands, Context::here(), |id| {
+            device.copy_to_device(id, range.address, &source.memory, 0, range.bytes)
+        })?;
+        source.note_copy(self)
+    }
+
+    /// Copies device memory to the host, as [`copy_to_device`](Stream::copy_to_device) does the other way.
+    ///
+    /// # Errors
+    /// When the lengths differ, a copy that uses `destination` is under way, or the device fails.
+    #[track_caller]
+    pub fn copy_to_host<'a, T: Pod>(
+        &self,
+        source: impl Into<View<'a, T>>,
+        destination: &HostBuffer<T>,
+    ) -> Result<(), StreamError> {
+        let source = source.into();
+        same_length(source.len(), destination.len)?;
+        let mut operands = Operands::default();
+        let range = operands.add(source, Access::Read);
+        let device = &self.shared().device;
+        self.submit("copy to the host", &operands, Context::here(), |id| {
+            device.copy_to_host(id, &destination.memory, 0, range.address, range.bytes)
+        })?;
+        destination.note_copy(self)
+    }
+}
+
+fn same_length(left: usize, right: usize) -> Result<(), StreamError> {
+    if left == right {
+        return Ok(());
+    }
+    Err(StreamError::LengthMismatch { what: "source and destination of a copy", left, right })
+}

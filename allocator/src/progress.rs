@@ -1,0 +1,148 @@
+//! Learning what has been completed: recording fences, asking them, waiting for them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, Uses, Wait};
+use highwater_device::{DeviceResult, Waited};
+use highwater_history::{Action, Context};
+
+use crate::fence::Recorded;
+use crate::heap_state::{FreeMessage, HeapState};
+use crate::shared::{Gate, Shared, count};
+use crate::slot::Slot;
+
+impl Shared {
+    /// Records a fence on a stream. `None` when the place is idle: its last fence covers everything.
+    pub(crate) fn record(&self, _gate: &Gate<'_>, slot: &Slot) -> DeviceResult<Option<Arc<Recorded>>> {
+        let driver = slot.driver.read();
+        let Some(driver) = driver.as_ref() else { return Ok(None) };
+        // The stamp is taken before the record: the fence covers at least what the stamp says.
+        let stamp = slot.clock.stamp();
+        let handle = self.device.record(driver.id)?;
+        count(&self.counts.fences_recorded);
+        let recorded = Arc::new(Recorded::new(self.device.clone(), handle, stamp));
+        slot.clock.recorded(&recorded.stamp, recorded.clone());
+        Ok(Some(recorded))
+    }
+
+    /// A fence that covers `position` of a stream: an old one, or a new one. `None` when the position is complete.
+    pub(crate) fn fence_covering(
+        &self,
+        gate: &Gate<'_>,
+        slot: &Slot,
+        position: Position,
+    ) -> DeviceResult<Option<Arc<Recorded>>> {
+        match slot.clock.demand(position) {
+            Demand::Complete => Ok(None),
+            Demand::Fenced => Ok(slot.clock.fence_covering(position)),
+            Demand::Record => self.record(gate, slot),
+        }
+    }
+
+    /// The host has seen a fence complete: so is everything that came before it, on every stream.
+    fn completed(&self, recorded: &Recorded) {
+        for (stream, position) in recorded.stamp.passed() {
+            drop(self.slot(stream).clock.complete(position));
+        }
+    }
+
+    /// Asks one fence.
+    pub(crate) fn ask(&self, _gate: &Gate<'_>, recorded: &Recorded) -> DeviceResult<bool> {
+        let complete = self.device.query(recorded.handle)?;
+        if complete {
+            self.completed(recorded);
+        }
+        Ok(complete)
+    }
+
+    /// Blocks the host for one fence.
+    pub(crate) fn wait_for(&self, _gate: &Gate<'_>, recorded: &Recorded, timeout: Duration) -> DeviceResult<Waited> {
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let waited = self.device.synchronize(recorded.handle, Some(timeout_ns))?;
+        if waited == Waited::Complete {
+            self.completed(recorded);
+        }
+        Ok(waited)
+    }
+
+    /// Asks the fences of a stream, the oldest first, up to the first that is not complete.
+    pub(crate) fn poll(&self, gate: &Gate<'_>, slot: &Slot) -> DeviceResult<()> {
+        if slot.clock.owes_fence() {
+            self.record(gate, slot)?;
+        }
+        while let Some((_, recorded)) = slot.clock.oldest() {
+            if !self.ask(gate, &recorded)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the streams that a heap's pending frees wait for, and ends those that are over. Returns how many.
+    pub(crate) fn retire(&self, gate: &Gate<'_>, slot: &Slot, state: &mut HeapState, context: Context) -> usize {
+        for wait in state.heap.awaited() {
+            if let Err(error) = self.poll(gate, &self.slot(wait.stream)) {
+                // The frees stay pending; whoever submits next gets the device's error himself.
+                tracing::warn!(%error, "asking for the progress of a stream failed");
+            }
+        }
+        if !state.heap.has_pending() {
+            return 0;
+        }
+        let now = slot.clock.mark();
+        state.retire(now, self.device.now_ns(), context, |wait| self.satisfied(slot, wait))
+    }
+
+    fn satisfied(&self, owner: &Slot, wait: Wait) -> Satisfied {
+        if self.slot(wait.stream).clock.completed() >= wait.position {
+            Satisfied::Complete
+        } else if owner.clock.is_after(wait.stream, wait.position) {
+            Satisfied::Ordered
+        } else {
+            Satisfied::No
+        }
+    }
+
+    /// Gives a block back to its heap, with what has to be passed first.
+    pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, context: Context) {
+        count(&self.counts.frees);
+        let gate = self.gate();
+        let waits = uses.iter().filter_map(|(stream, until)| {
+            let slot = self.slot(stream);
+            let wait = Wait { stream, position: slot.end_of_use(until) };
+            let over = self.satisfied(owner, wait) != Satisfied::No || self.is_over_now(gate.as_ref(), &slot, wait);
+            (!over).then_some(wait)
+        });
+        let waits: Vec<Wait> = waits.collect();
+        // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.
+        let freed = Freed { block, since: owner.clock.mark(), waits };
+        owner.station.send(FreeMessage { freed, time_ns: self.device.now_ns(), context });
+    }
+
+    /// Makes sure that a fence covers the wait, and asks it. While a capture runs the fence stays owed.
+    fn is_over_now(&self, gate: Option<&Gate<'_>>, slot: &Slot, wait: Wait) -> bool {
+        let demand = slot.clock.demand(wait.position);
+        let Some(gate) = gate else { return false };
+        let asked = match demand {
+            Demand::Complete => Ok(()),
+            Demand::Fenced => self.poll(gate, slot),
+            Demand::Record => self.record(gate, slot).and_then(|_| self.poll(gate, slot)),
+        };
+        if let Err(error) = asked {
+            // Nothing is lost: the fence is owed, and recorded by whoever asks next.
+            tracing::warn!(%error, "recording the end of a use failed; the block stays pending");
+        }
+        slot.clock.completed() >= wait.position
+    }
+
+    /// Notes a host wait in the counters and in the history.
+    pub(crate) fn note_stall(&self, state: &mut HeapState, slot: &Slot, start_ns: u64, context: Context) {
+        let now = self.device.now_ns();
+        count(&self.counts.host_stalls);
+        self.counts.host_stall_ns.fetch_add(now - start_ns, Ordering::Relaxed);
+        let action = Action::Stall { stream: u64::from(slot.index.0), stall_ns: now - start_ns };
+        state.note(now, action, context);
+    }
+}

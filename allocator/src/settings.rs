@@ -1,0 +1,225 @@
+//! Settings: a builder, and one environment variable.
+//!
+//! `HIGHWATER_ALLOC_CONF` holds `key:value` pairs separated by commas, with PyTorch's key names where the meaning is the
+//! same. What is not valid is refused as a whole.
+
+use std::time::Duration;
+
+use crate::error::SettingsError;
+
+/// The environment variable.
+pub(crate) const VARIABLE: &str = "HIGHWATER_ALLOC_CONF";
+
+/// How an allocator behaves.
+///
+/// | key | value | default |
+/// |---|---|---|
+/// | `memory_limit_bytes` | most physical memory to hold, bytes, at least 1 | the device's memory |
+/// | `per_process_memory_fraction` | the same as a part of the device's memory, above 0, at most 1 | 1 |
+/// | `host_wait_timeout_ms` | longest time that one request blocks the host when memory is short | 10000 |
+/// | `history_kib` | memory for the history of each stream, KiB; 0 records nothing | 4096 |
+/// | `expandable_segments` | `True`: memory is always mapped piece by piece | `True` |
+#[derive(Clone, PartialEq, Debug)]
+pub struct Settings {
+    memory_limit_bytes: Option<u64>,
+    memory_fraction: f64,
+    host_wait_timeout: Duration,
+    history_kib: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            memory_limit_bytes: None,
+            memory_fraction: 1.0,
+            host_wait_timeout: Duration::from_secs(10),
+            history_kib: 4096,
+        }
+    }
+}
+
+impl Settings {
+    /// Starts from the defaults.
+    #[must_use]
+    pub fn builder() -> SettingsBuilder {
+        SettingsBuilder { settings: Ok(Settings::default()) }
+    }
+
+    /// The defaults, changed by the environment variable if it is set.
+    ///
+    /// # Errors
+    /// When it holds something that is not valid.
+    pub fn from_environment() -> Result<Self, SettingsError> {
+        match std::env::var(VARIABLE) {
+            Ok(text) => Self::parse(&text),
+            Err(std::env::VarError::NotPresent) => Ok(Self::default()),
+            Err(std::env::VarError::NotUnicode(text)) => {
+                Err(SettingsError::Syntax { text: text.to_string_lossy().into_owned() })
+            }
+        }
+    }
+
+    /// The defaults, changed by `key:value` pairs separated by commas.
+    ///
+    /// # Errors
+    /// When a pair is not valid.
+    pub fn parse(text: &str) -> Result<Self, SettingsError> {
+        let mut builder = Self::builder();
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once(':').ok_or_else(|| SettingsError::Syntax { text: pair.to_owned() })?;
+            builder = builder.set(key.trim(), value.trim());
+        }
+        builder.build()
+    }
+
+    /// The most physical memory to hold on a device of `total` bytes.
+    pub(crate) fn limit_bytes(&self, total: u64) -> u64 {
+        let fraction = if self.memory_fraction < 1.0 { (total as f64 * self.memory_fraction) as u64 } else { total };
+        self.memory_limit_bytes.unwrap_or(u64::MAX).min(fraction)
+    }
+
+    pub(crate) fn host_wait_timeout(&self) -> Duration {
+        self.host_wait_timeout
+    }
+
+    pub(crate) fn history_bytes(&self) -> usize {
+        self.history_kib.saturating_mul(1024)
+    }
+
+    /// All settings as (key, value).
+    #[must_use]
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        let mut pairs = vec![
+            ("per_process_memory_fraction".into(), self.memory_fraction.to_string()),
+            ("host_wait_timeout_ms".into(), self.host_wait_timeout.as_millis().to_string()),
+            ("history_kib".into(), self.history_kib.to_string()),
+            ("expandable_segments".into(), "True".into()),
+        ];
+        if let Some(limit) = self.memory_limit_bytes {
+            pairs.insert(0, ("memory_limit_bytes".into(), limit.to_string()));
+        }
+        pairs
+    }
+}
+
+const KEYS: [&str; 5] =
+    ["memory_limit_bytes", "per_process_memory_fraction", "host_wait_timeout_ms", "history_kib", "expandable_segments"];
+
+/// Settings in the making. The first value that is not valid is what [`build`](SettingsBuilder::build) answers.
+#[derive(Clone, Debug)]
+pub struct SettingsBuilder {
+    settings: Result<Settings, SettingsError>,
+}
+
+impl SettingsBuilder {
+    /// The most physical memory to hold, bytes, at least 1.
+    #[must_use]
+    pub fn memory_limit_bytes(self, bytes: u64) -> Self {
+        self.set("memory_limit_bytes", &bytes.to_string())
+    }
+
+    /// The most physical memory to hold as a part of the device's, above 0, at most 1.
+    #[must_use]
+    pub fn memory_fraction(self, fraction: f64) -> Self {
+        self.set("per_process_memory_fraction", &fraction.to_string())
+    }
+
+    /// The longest time that one request blocks the host when memory is short.
+    #[must_use]
+    pub fn host_wait_timeout(mut self, timeout: Duration) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.host_wait_timeout = timeout;
+        }
+        self
+    }
+
+    /// Memory for the history of each stream, KiB; 0 records nothing.
+    #[must_use]
+    pub fn history_kib(self, kib: usize) -> Self {
+        self.set("history_kib", &kib.to_string())
+    }
+
+    /// Sets one by its key.
+    #[must_use]
+    pub fn set(self, key: &str, value: &str) -> Self {
+        let settings = self.settings.and_then(|settings| changed(settings, key, value));
+        SettingsBuilder { settings }
+    }
+
+    /// The settings.
+    ///
+    /// # Errors
+    /// The first value that was not valid.
+    pub fn build(self) -> Result<Settings, SettingsError> {
+        self.settings
+    }
+}
+
+fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, SettingsError> {
+    let refuse = |key: &'static str, expected: &'static str| {
+        move || SettingsError::Value { key, value: value.to_owned(), expected }
+    };
+    match key {
+        "memory_limit_bytes" => {
+            let bytes = value.parse().ok().filter(|&bytes: &u64| bytes > 0);
+            settings.memory_limit_bytes =
+                Some(bytes.ok_or_else(refuse("memory_limit_bytes", "a whole number of bytes, at least 1"))?);
+        }
+        "per_process_memory_fraction" => {
+            let fraction = value.parse().ok().filter(|&fraction: &f64| fraction > 0.0 && fraction <= 1.0);
+            settings.memory_fraction =
+                fraction.ok_or_else(refuse("per_process_memory_fraction", "a number above 0, at most 1"))?;
+        }
+        "host_wait_timeout_ms" => {
+            let ms = value.parse().ok();
+            settings.host_wait_timeout =
+                Duration::from_millis(ms.ok_or_else(refuse("host_wait_timeout_ms", "a whole number of milliseconds"))?);
+        }
+        "history_kib" => {
+            let kib = value.parse().ok().filter(|&kib: &usize| kib <= 1 << 30);
+            settings.history_kib = kib.ok_or_else(refuse("history_kib", "a whole number of KiB, at most 2^30"))?;
+        }
+        "expandable_segments" if value != "True" => {
+            return Err(refuse("expandable_segments", "True (memory is always mapped piece by piece)")());
+        }
+        "expandable_segments" => {}
+        _ => return Err(SettingsError::UnknownKey { key: key.to_owned(), known: KEYS.join(", ") }),
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_changes_just_what_it_names() {
+        let settings = Settings::parse(" memory_limit_bytes:1048576 , history_kib:0,").unwrap();
+        assert_eq!(settings.limit_bytes(1 << 40), 1 << 20);
+        assert_eq!(settings.history_bytes(), 0);
+        assert_eq!(settings.host_wait_timeout(), Settings::default().host_wait_timeout());
+        assert_eq!(Settings::parse("").unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn what_is_not_valid_names_key_value_and_range() {
+        let error = |text| Settings::parse(text).unwrap_err().to_string();
+        assert_eq!(
+            error("per_process_memory_fraction:1.5"),
+            "setting per_process_memory_fraction: \"1.5\" is not valid; expected a number above 0, at most 1"
+        );
+        assert!(error("history_kib").contains("expected key:value"));
+        assert!(error("colour:red").starts_with("unknown setting \"colour\"; known are memory_limit_bytes, "));
+        assert!(error("expandable_segments:False").contains("True"));
+        assert!(error("per_process_memory_fraction:NaN").contains("NaN"));
+        assert!(error("memory_limit_bytes:-1").contains("at least 1"));
+    }
+
+    #[test]
+    fn every_listed_key_is_known() {
+        for key in KEYS {
+            let refused = Settings::builder().set(key, "?").build().unwrap_err();
+            assert!(matches!(refused, SettingsError::Value { key: named, .. } if named == key));
+        }
+    }
+}

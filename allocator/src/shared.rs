@@ -1,0 +1,119 @@
+//! What all parts of one allocator share.
+//!
+//! Order of locks: a callback's → a heap's station → the list of slots, a slot's driver, its clock. While a station is
+//! held, another one is only ever tried. Device calls that touch fences need the [`Gate`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use highwater_core::{Ledger, Rung, StreamIndex};
+use highwater_device::Device;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use crate::Settings;
+use crate::allocation::Allocation;
+use crate::pages::Stray;
+use crate::slot::{Driver, Slot};
+
+/// A pressure callback: gets the bytes that are needed.
+pub(crate) type Callback = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// Leave to touch fences: no stream of the device captures, and none begins to as long as this lives.
+pub(crate) struct Gate<'a>(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>);
+
+/// One allocator.
+pub(crate) struct Shared {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) settings: Settings,
+    pub(crate) ledger: Ledger,
+    pub(crate) counts: Counts,
+    pub(crate) callbacks: Mutex<Vec<(u64, Callback)>>,
+    pub(crate) strays: Mutex<Vec<Stray>>,
+    pub(crate) raw: DashMap<u64, Allocation>,
+    slots: RwLock<Vec<Arc<Slot>>>,
+    /// Places whose stream is gone, the longest ago first.
+    pub(crate) idle: Mutex<Vec<Arc<Slot>>>,
+    /// Held exclusively only while a capture begins.
+    pub(crate) captures: RwLock<()>,
+}
+
+impl Shared {
+    pub(crate) fn new(device: Arc<dyn Device>, settings: Settings, limit: u64) -> Self {
+        Shared {
+            device,
+            settings,
+            ledger: Ledger::new(limit),
+            counts: Counts::default(),
+            callbacks: Mutex::new(Vec::new()),
+            strays: Mutex::new(Vec::new()),
+            raw: DashMap::new(),
+            slots: RwLock::new(Vec::new()),
+            idle: Mutex::new(Vec::new()),
+            captures: RwLock::new(()),
+        }
+    }
+
+    /// Leave to touch fences, unless a stream of the device captures.
+    pub(crate) fn gate(&self) -> Option<Gate<'_>> {
+        let guard = self.captures.read_recursive();
+        (!self.device.is_capturing()).then_some(Gate(guard))
+    }
+
+    pub(crate) fn slot(&self, index: StreamIndex) -> Arc<Slot> {
+        self.slots.read()[index.0 as usize].clone()
+    }
+
+    /// All places, in the order of their numbers.
+    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+        self.slots.read().clone()
+    }
+
+    /// A new place for a stream.
+    pub(crate) fn add_slot(&self, driver: Driver) -> Arc<Slot> {
+        let mut slots = self.slots.write();
+        let index = StreamIndex(u32::try_from(slots.len()).expect("fewer than 2^32 streams at once"));
+        let granularity = self.device.properties().granularity_bytes;
+        let slot = Arc::new(Slot::new(index, driver, granularity, self.settings.history_bytes()));
+        slots.push(slot.clone());
+        slot
+    }
+
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+/// How often things happened.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Requests by the rung that met them.
+    rungs: [AtomicU64; Rung::ALL.len()],
+    pub(crate) out_of_memory: AtomicU64,
+    pub(crate) waits_inserted: AtomicU64,
+    pub(crate) host_stalls: AtomicU64,
+    pub(crate) host_stall_ns: AtomicU64,
+    pub(crate) handles_created: AtomicU64,
+    pub(crate) handles_released: AtomicU64,
+    pub(crate) fences_recorded: AtomicU64,
+    pub(crate) allocations: AtomicU64,
+    pub(crate) frees: AtomicU64,
+}
+
+impl Counts {
+    pub(crate) fn met_at(&self, rung: Rung) {
+        self.rungs[rung as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of_rung(&self, rung: Rung) -> u64 {
+        self.rungs[rung as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Adds one to a counter.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}

@@ -1,0 +1,72 @@
+//! A stream's place: its heap, its clock and its number, which outlive the stream.
+//!
+//! When the last handle to a stream is gone, its place becomes idle with all the memory in its heap. A new stream takes
+//! an idle place over when all work of the former one is complete: the clock simply goes on, so what others have proven
+//! about earlier positions stays true.
+
+use std::sync::Arc;
+
+use highwater_core::{Clock, Position, Station, StreamIndex, Until};
+use highwater_device::StreamId;
+use parking_lot::{Mutex, RwLock};
+
+use crate::capture::GraphPool;
+use crate::fence::Recorded;
+use crate::heap_state::{FreeMessage, HeapState};
+
+/// The driver's stream that a place stands for.
+#[derive(Clone, Debug)]
+pub(crate) struct Driver {
+    pub(crate) id: StreamId,
+    pub(crate) name: Arc<str>,
+}
+
+/// A stream's place.
+pub(crate) struct Slot {
+    pub(crate) index: StreamIndex,
+    pub(crate) clock: Clock<Arc<Recorded>>,
+    pub(crate) station: Station<HeapState, FreeMessage>,
+    /// `None` while idle. Held (shared) while a mark is set or a fence is recorded, so that no mark comes after the last
+    /// fence of a stream that goes away.
+    pub(crate) driver: RwLock<Option<Driver>>,
+    /// The name of the present or the last stream.
+    pub(crate) name: Mutex<Arc<str>>,
+    /// The graph that the stream is recording into.
+    pub(crate) graph: Mutex<Option<Arc<GraphPool>>>,
+}
+
+impl Slot {
+    pub(crate) fn new(index: StreamIndex, driver: Driver, granularity: u64, history_bytes: usize) -> Self {
+        Slot {
+            index,
+            clock: Clock::new(index),
+            station: Station::new(HeapState::new(index, granularity, history_bytes)),
+            name: Mutex::new(driver.name.clone()),
+            driver: RwLock::new(Some(driver)),
+            graph: Mutex::new(None),
+        }
+    }
+
+    /// The position after which a use is over. For a whole-stream use that is a mark set now: whatever the stream was
+    /// given so far, seen by us or not, is before every fence that covers it.
+    pub(crate) fn end_of_use(&self, until: Until) -> Position {
+        match until {
+            Until::Position(position) => position,
+            Until::Free => {
+                let driver = self.driver.read();
+                if driver.is_some() { self.clock.mark() } else { self.clock.now() }
+            }
+        }
+    }
+
+    /// The name for people.
+    pub(crate) fn name(&self) -> Arc<str> {
+        self.name.lock().clone()
+    }
+}
+
+impl std::fmt::Debug for Slot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slot").field("index", &self.index).field("name", &self.name()).finish_non_exhaustive()
+    }
+}

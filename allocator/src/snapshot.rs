@@ -1,0 +1,95 @@
+//! Snapshots: what the heaps hold now, with the history that led to it.
+//!
+//! Each heap is looked at under its own lock, one after the other. That is consistent: heaps never share an address.
+
+use highwater_core::{TileInfo, TileKind};
+use highwater_history::{
+    Action, Block, BlockState, Context, MappedRange, PendingWait, Record, Ring, Segment, Snapshot, StackId,
+    StreamName, merge,
+};
+
+use crate::Allocator;
+use crate::heap_state::HeapState;
+use crate::slot::Slot;
+
+/// What one heap gives to a snapshot.
+#[derive(Default)]
+struct Parts {
+    mapped: Vec<MappedRange>,
+    blocks: Vec<Block>,
+    rings: Vec<Ring>,
+    streams: Vec<StreamName>,
+    pending_waits: Vec<PendingWait>,
+}
+
+impl Allocator {
+    /// A snapshot of this device alone, as device 0.
+    #[track_caller]
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot::new();
+        self.add_to_snapshot(&mut snapshot, 0);
+        snapshot
+    }
+
+    /// Adds this device to a snapshot of several, as device number `index`.
+    #[track_caller]
+    pub fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
+        let shared = self.shared();
+        let device = &shared.device;
+        let context = Context::here();
+        let mut parts = Parts::default();
+        for slot in shared.slots() {
+            let inside = slot.station.enter();
+            parts.add(&slot, &inside, snapshot);
+        }
+        let mark = Record { time_ns: device.now_ns(), action: Action::Snapshot, context };
+        let mut records = merge(&parts.rings.iter().collect::<Vec<_>>());
+        // A heap that was looked at early may lack what a later one has; the mark still comes last.
+        records.push(mark);
+        snapshot.add_records(index, records);
+
+        let history = &mut snapshot.devices[index];
+        let segments = Segment::runs(parts.mapped, parts.blocks);
+        history.segments = segments.expect("tiles of heaps neither overlap nor leave what is mapped");
+        let (held, info) = (shared.ledger.totals().physical.now, device.memory_info().ok());
+        let notes = &mut history.notes;
+        notes.name = device.properties().name.clone();
+        notes.capacity_bytes = Some(device.properties().total_bytes);
+        notes.other_bytes = info.map(|info| (info.total - info.free).saturating_sub(held));
+        notes.history_capacity_bytes = parts.rings.iter().map(|ring| ring.capacity_bytes() as u64).sum();
+        notes.history_dropped = parts.rings.iter().map(Ring::dropped).sum();
+        notes.streams = parts.streams;
+        notes.pending_waits = parts.pending_waits;
+        snapshot.settings = shared.settings.pairs();
+    }
+}
+
+impl Parts {
+    fn add(&mut self, slot: &Slot, state: &HeapState, snapshot: &mut Snapshot) {
+        let stream = u64::from(slot.index.0);
+        for run in state.heap.mapped_runs() {
+            let (first, last) = (run[0], run[run.len() - 1]);
+            let bytes = last.address + last.bytes - first.address;
+            self.mapped.push(MappedRange { address: first.address, bytes, stream, stack: StackId::EMPTY });
+            self.blocks.extend(run.iter().filter_map(|tile| block(tile, state, snapshot)));
+        }
+        for (address, wait) in state.heap.pending_waits() {
+            let (stream, position) = (u64::from(wait.stream.0), wait.position.0);
+            self.pending_waits.push(PendingWait { address, stream, position });
+        }
+        self.streams.push(StreamName { stream, name: slot.name().to_string() });
+        self.rings.push(state.ring.clone());
+    }
+}
+
+fn block(tile: &TileInfo, state: &HeapState, snapshot: &mut Snapshot) -> Option<Block> {
+    let state_of = match tile.kind {
+        TileKind::Free => return None,
+        TileKind::Pending => BlockState::PendingFree,
+        TileKind::Live => BlockState::Allocated,
+    };
+    let stack = state.birth(tile.address).map_or(StackId::EMPTY, |birth| snapshot.stack_of(birth));
+    let TileInfo { address, bytes, requested, .. } = *tile;
+    Some(Block { address, bytes, requested_bytes: requested, state: state_of, stack })
+}
