@@ -1,0 +1,72 @@
+//! A snapshot in a file, whole or not at all.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use crate::{Snapshot, WriteError};
+
+/// Buffer between the writer and the file, bytes.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Why a snapshot could not be saved. The file that was at the path before, if any, is unchanged.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot save the snapshot to {}: {source}", path.display())]
+pub struct SaveError {
+    /// Where it was to be saved.
+    pub path: PathBuf,
+    /// What failed.
+    #[source]
+    pub source: WriteError,
+}
+
+impl Snapshot {
+    /// Saves it at `path`, in place of what was there. It is written to a file beside it first, which then takes the
+    /// name, so a reader sees the old file or the new one, never a part, even if the machine stops half way.
+    ///
+    /// # Errors
+    /// If it cannot be written (see [`write_to`](Self::write_to)), or the file cannot be made or renamed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
+        let path = path.as_ref();
+        let fail = |source: WriteError| SaveError { path: path.to_owned(), source };
+        let beside = name_beside(path).map_err(|error| fail(error.into()))?;
+        self.write_and_rename(&beside, path).map_err(|error| {
+            // The first error is the one to report; the file may never have been made.
+            let _ = fs::remove_file(&beside);
+            fail(error)
+        })
+    }
+
+    fn write_and_rename(&self, beside: &Path, path: &Path) -> Result<(), WriteError> {
+        let file = File::create_new(beside)?;
+        self.write_to(BufWriter::with_capacity(BUFFER_BYTES, &file))?;
+        file.sync_all()?;
+        drop(file);
+        fs::rename(beside, path)?;
+        // If this fails the new file is there all the same; only a crash right now could bring the old one back.
+        let _ = sync_folder(path);
+        Ok(())
+    }
+}
+
+/// A name in the folder of `path` that no other save uses.
+fn name_beside(path: &Path) -> io::Result<PathBuf> {
+    static SAVES: AtomicU64 = AtomicU64::new(0);
+    let not_a_file = || io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().ok_or_else(not_a_file)?);
+    name.push(format!(".{}.{}.part", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
+    Ok(path.with_file_name(name))
+}
+
+/// Makes the rename last, where folders can be synchronised.
+fn sync_folder(path: &Path) -> io::Result<()> {
+    if cfg!(unix) {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
