@@ -30,7 +30,8 @@ impl Stamp {
     pub fn passed(&self) -> impl Iterator<Item = (StreamIndex, Position)> + '_ {
         let own = (self.stream, self.covered);
         let inherited = self.known.iter().zip(0..).map(|(&position, index)| (StreamIndex(index), position));
-        std::iter::once(own).chain(inherited.filter(move |&(stream, position)| stream != own.0 && position > Position(0)))
+        std::iter::once(own)
+            .chain(inherited.filter(move |&(stream, position)| stream != own.0 && position > Position(0)))
     }
 }
 
@@ -197,8 +198,7 @@ impl<F: Clone> Clock<F> {
     /// Whether everything that is submitted to this stream from now on provably comes after `position` of `stream`.
     #[must_use]
     pub fn is_after(&self, stream: StreamIndex, position: Position) -> bool {
-        stream == self.stream
-            || self.inner.lock().known.get(stream.0 as usize).is_some_and(|&known| known >= position)
+        stream == self.stream || self.inner.lock().known.get(stream.0 as usize).is_some_and(|&known| known >= position)
     }
 }
 

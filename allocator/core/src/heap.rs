@@ -11,9 +11,7 @@ use std::collections::BTreeMap;
 use slab::Slab;
 
 use crate::space::{Content, Space};
-use crate::{
-    BlockId, Books, Gap, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded,
-};
+use crate::{BlockId, Books, Gap, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded};
 
 /// Where a request was placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -367,7 +365,8 @@ impl Heap {
                 Content::Pending(number) => {
                     pending += 1;
                     books.pending += tile.bytes;
-                    let known = self.pending.get(&number).is_some_and(|p| p.address == address && p.bytes == tile.bytes);
+                    let known =
+                        self.pending.get(&number).is_some_and(|p| p.address == address && p.bytes == tile.bytes);
                     rule(known, || format!("the pending tile at {address:#x} has no pending free"))?;
                 }
                 Content::Live(block) => {

@@ -83,7 +83,10 @@ impl Ladder {
     }
 
     /// The next rung, or `None` at the top: the request cannot be met.
-    #[expect(clippy::should_implement_trait, reason = "a climb is not iterated over: a search stands between the rungs")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a climb is not iterated over: a search stands between the rungs"
+    )]
     pub fn next(&mut self) -> Option<Rung> {
         loop {
             let rung = *Rung::ALL.get(self.standing_on + 1)?;

@@ -319,7 +319,8 @@ impl Space {
             if tile.content == Content::Unmapped && !aligned {
                 return Err(format!("the unmapped tile at {address:#x} is not a whole number of granules"));
             }
-            if tile.content == Content::Unmapped && self.mappings.range(address..address + tile.bytes).next().is_some() {
+            if tile.content == Content::Unmapped && self.mappings.range(address..address + tile.bytes).next().is_some()
+            {
                 return Err(format!("a handle is mapped in the unmapped tile at {address:#x}"));
             }
             (expected, before) = (address + tile.bytes, Some(tile.content));
@@ -416,7 +417,10 @@ mod tests {
     fn neighbouring_ranges_are_never_joined() {
         let mut space = space_of(2);
         space.add_range(3 * GRANULE, 2 * GRANULE);
-        fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }, Gap { address: 3 * GRANULE, bytes: 2 * GRANULE }]);
+        fill(
+            &mut space,
+            &[Gap { address: GRANULE, bytes: 2 * GRANULE }, Gap { address: 3 * GRANULE, bytes: 2 * GRANULE }],
+        );
         assert_eq!(space.largest_free(), 2 * GRANULE);
     }
 }

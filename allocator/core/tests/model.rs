@@ -1,36 +1,12 @@
-//! Random sequences of operations on a heap, beside a model that knows only intervals.
-//!
-//! The model predicts, for each operation: whether a request fits, which pending frees end, and what the books say.
+//! Random sequences of operations on a heap, beside a model.
 
 #![cfg(not(loom))]
 
-use std::collections::BTreeMap;
+mod world;
 
-use highwater_core::{
-    BlockId, Books, Freed, Heap, Mapping, PageId, Placement, Position, SMALL_BYTES, Satisfied, StreamIndex, Wait,
-    handle_sizes, rounded,
-};
+use highwater_core::SMALL_BYTES;
 use proptest::prelude::*;
-
-const GRANULE: u64 = 64 << 10;
-const RANGE: u64 = 512 * GRANULE;
-const STREAMS: u32 = 3;
-
-#[derive(Clone, Debug)]
-enum Op {
-    /// Request bytes; map memory when nothing fits.
-    Allocate(u64),
-    /// Request bytes out of what is mapped.
-    AllocateCached(u64),
-    /// Free the nth live block (modulo), waiting for `(stream, ahead)`.
-    Free(usize, Vec<(u32, u64)>),
-    /// A stream passes so many more positions.
-    Progress(u32, u64),
-    /// End what is over.
-    Retire,
-    /// Unmap up to so many wholly free handles.
-    Unmap(usize),
-}
+use world::{GRANULE, Op, RANGE, STREAMS, World};
 
 fn bytes() -> impl Strategy<Value = u64> {
     prop_oneof![0..4 * GRANULE, (0..64_u64).prop_map(|n| n * 512), SMALL_BYTES - 600..SMALL_BYTES + 600, Just(RANGE)]
@@ -47,173 +23,25 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Bytes as intervals: start → length.
-#[derive(Default)]
-struct Model {
-    mapped: BTreeMap<u64, u64>,
-    live: BTreeMap<u64, (u64, u64, BlockId)>,
-    pending: BTreeMap<u64, (u64, Vec<Wait>)>,
-    passed: [u64; STREAMS as usize],
-}
-
-impl Model {
-    /// Lengths of the free stretches in which a request like `requested` may be placed. Small and large requests have
-    /// ranges of their own.
-    fn longest_free(&self, small: bool) -> u64 {
-        let taken = |address: u64| {
-            let live = self.live.range(..=address).next_back().filter(|&(&start, &(bytes, ..))| start + bytes > address);
-            let waits = self.pending.range(..=address).next_back().filter(|&(&start, (b, _))| start + b > address);
-            live.is_some() || waits.is_some()
-        };
-        let (mut longest, mut length, mut expected) = (0, 0, 0);
-        for (&start, &bytes) in self.mapped.iter().filter(|&(&start, _)| (start < large_start()) == small) {
-            if start != expected {
-                length = 0;
-            }
-            for address in (start..start + bytes).step_by(512) {
-                length = if taken(address) { 0 } else { length + 512 };
-                longest = longest.max(length);
-            }
-            expected = start + bytes;
-        }
-        longest
-    }
-
-    fn books(&self) -> Books {
-        let physical: u64 = self.mapped.values().sum();
-        let live: u64 = self.live.values().map(|&(_, requested, _)| requested).sum();
-        let given: u64 = self.live.values().map(|&(bytes, ..)| bytes).sum();
-        let pending: u64 = self.pending.values().map(|(bytes, _)| bytes).sum();
-        Books { live, rounding: given - live, pending, cached: physical - given - pending, physical }
-    }
-
-    fn is_over(&self, wait: Wait) -> bool {
-        self.passed[wait.stream.0 as usize] >= wait.position.0
-    }
-}
-
-fn large_start() -> u64 {
-    GRANULE + RANGE
-}
-
-fn new_heap() -> Heap {
-    let mut heap = Heap::new(GRANULE);
-    heap.add_range(1, GRANULE, RANGE);
-    heap.add_range(SMALL_BYTES + 1, large_start(), RANGE);
-    heap
-}
-
-fn step(heap: &mut Heap, model: &mut Model, op: Op) -> Result<(), TestCaseError> {
-    match op {
-        Op::Allocate(requested) => {
-            if let Some(placed) = place(heap, model, requested)? {
-                return note(model, requested, placed);
-            }
-            let Some(gaps) = heap.plan_growth(requested) else { return Ok(()) };
-            for gap in gaps {
-                let mut address = gap.address;
-                for bytes in handle_sizes(gap.bytes, GRANULE) {
-                    prop_assert!(model.mapped.insert(address, bytes).is_none());
-                    heap.map(requested, Mapping { address, bytes, page: PageId(address) });
-                    address += bytes;
-                }
-            }
-            let placed = place(heap, model, requested)?;
-            note(model, requested, placed.ok_or(TestCaseError::fail("growth that does not suffice"))?)
-        }
-        Op::AllocateCached(requested) => match place(heap, model, requested)? {
-            Some(placed) => note(model, requested, placed),
-            None => Ok(()),
-        },
-        Op::Free(nth, waits) => {
-            let Some((&address, &(bytes, _, block))) = model.live.iter().nth(nth % model.live.len().max(1)) else {
-                return Ok(());
-            };
-            let waits: Vec<Wait> = waits
-                .into_iter()
-                .map(|(stream, ahead)| Wait {
-                    stream: StreamIndex(stream),
-                    position: Position(model.passed[stream as usize] + ahead),
-                })
-                .collect();
-            model.live.remove(&address);
-            if !waits.is_empty() {
-                model.pending.insert(address, (bytes, waits.clone()));
-            }
-            heap.free(Freed { block, since: Position(1), waits });
-            Ok(())
-        }
-        Op::Progress(stream, more) => {
-            model.passed[stream as usize] += more;
-            Ok(())
-        }
-        Op::Retire => {
-            let mut ended: Vec<u64> = heap
-                .retire(Position(2), |wait| if model.is_over(wait) { Satisfied::Complete } else { Satisfied::No })
-                .iter()
-                .map(|retired| retired.address)
-                .collect();
-            ended.sort_unstable();
-            let over: Vec<u64> = model
-                .pending
-                .iter()
-                .filter(|(_, (_, waits))| waits.iter().all(|&wait| model.is_over(wait)))
-                .map(|(&address, _)| address)
-                .collect();
-            prop_assert_eq!(&ended, &over);
-            over.iter().for_each(|address| drop(model.pending.remove(address)));
-            Ok(())
-        }
-        Op::Unmap(most) => {
-            for (mapping, _) in heap.wholly_free().into_iter().take(most) {
-                heap.unmap(mapping);
-                prop_assert_eq!(model.mapped.remove(&mapping.address), Some(mapping.bytes));
-            }
-            Ok(())
-        }
-    }
-}
-
-/// Places a request, as the model predicts.
-fn place(heap: &mut Heap, model: &Model, requested: u64) -> Result<Option<Placement>, TestCaseError> {
-    let bytes = rounded(requested).expect("the strategy asks for small numbers");
-    let fits = model.longest_free(bytes <= SMALL_BYTES) >= bytes;
-    let placed = heap.place(requested);
-    prop_assert_eq!(placed.is_some(), fits, "a request of {} bytes", requested);
-    Ok(placed)
-}
-
-fn note(model: &mut Model, requested: u64, placed: Placement) -> Result<(), TestCaseError> {
-    let end = placed.address + placed.bytes;
-    prop_assert!(placed.address.is_multiple_of(512) && placed.bytes >= requested);
-    let clear = model.live.iter().all(|(&start, &(bytes, ..))| end <= start || start + bytes <= placed.address)
-        && model.pending.iter().all(|(&start, &(bytes, _))| end <= start || start + bytes <= placed.address);
-    prop_assert!(clear, "a block overlaps another");
-    model.live.insert(placed.address, (placed.bytes, requested, placed.block));
-    Ok(())
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
     fn a_heap_does_what_the_model_predicts(ops in prop::collection::vec(op(), 1..80)) {
-        let (mut heap, mut model) = (new_heap(), Model::default());
+        let mut world = World::new();
         for op in ops {
-            step(&mut heap, &mut model, op)?;
-            prop_assert_eq!(heap.check(), Ok(()));
-            prop_assert_eq!(heap.books(), model.books());
+            world.step(op).map_err(TestCaseError::fail)?;
         }
     }
 
     #[test]
     fn the_same_operations_give_the_same_addresses(ops in prop::collection::vec(op(), 1..60)) {
         let run = || -> Result<Vec<u64>, TestCaseError> {
-            let (mut heap, mut model) = (new_heap(), Model::default());
+            let mut world = World::new();
             for op in &ops {
-                step(&mut heap, &mut model, op.clone())?;
+                world.step(op.clone()).map_err(TestCaseError::fail)?;
             }
-            Ok(model.live.keys().copied().collect())
+            Ok(world.live_addresses())
         };
         prop_assert_eq!(run()?, run()?);
     }
