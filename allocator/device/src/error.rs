@@ -75,6 +75,24 @@ pub enum DeviceError {
         /// Its number, from 1.
         nth: u64,
     },
+    /// The body of an operation panicked.
+    #[error("the body of operation {operation:?} on {stream:?} panicked: {message}")]
+    BodyPanicked {
+        /// The operation.
+        operation: String,
+        /// The stream's name.
+        stream: String,
+        /// What it said.
+        message: String,
+    },
+    /// The host code of a rank panicked, so that the other ranks cannot go on.
+    #[error("the host of rank {rank} panicked: {message}")]
+    HostPanicked {
+        /// The rank.
+        rank: u32,
+        /// What it said.
+        message: String,
+    },
     /// An earlier fault; the device does nothing any more.
     #[error("the device is poisoned by an earlier fault: {fault}")]
     Poisoned {

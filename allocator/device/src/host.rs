@@ -9,7 +9,8 @@ use crate::OperandBytes;
 /// A piece of host memory, shared between the caller and the copies that are queued on it. Clones are the same memory.
 ///
 /// The caller must not write it while a copy that reads it is queued, nor read it before a copy that writes it is
-/// complete: the host has to have seen a fence after the copy.
+/// complete: the host has to have seen a fence after the copy. What looks at the bytes or changes them must not call a
+/// device meanwhile: the device may be about to copy, and waits.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     bytes: Arc<RwLock<OperandBytes>>,
