@@ -144,6 +144,9 @@ impl<'a> Launch<'a> {
 
 impl fmt::Debug for Launch<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Launch").field("name", &self.name).field("operands", &self.operands.list).finish_non_exhaustive()
+        f.debug_struct("Launch")
+            .field("name", &self.name)
+            .field("operands", &self.operands.list)
+            .finish_non_exhaustive()
     }
 }

@@ -214,7 +214,8 @@ impl Shared {
     pub(crate) fn returnable_after(&self, slot: &Slot, state: &HeapState) -> Vec<(u64, Wait)> {
         let completed = slot.clock.completed();
         let later = state.heap.wholly_free().into_iter().filter(|&(_, since)| since > completed);
-        later.map(|(mapping, since): (Mapping, Position)| (mapping.bytes, Wait { stream: slot.index, position: since }))
+        later
+            .map(|(mapping, since): (Mapping, Position)| (mapping.bytes, Wait { stream: slot.index, position: since }))
             .collect()
     }
 }

@@ -78,7 +78,6 @@ impl Shared {
         slots.push(slot.clone());
         slot
     }
-
 }
 
 impl std::fmt::Debug for Shared {

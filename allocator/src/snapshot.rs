@@ -4,8 +4,8 @@
 
 use highwater_core::{TileInfo, TileKind};
 use highwater_history::{
-    Action, Block, BlockState, Context, MappedRange, PendingWait, Record, Ring, Segment, Snapshot, StackId,
-    StreamName, merge,
+    Action, Block, BlockState, Context, MappedRange, PendingWait, Record, Ring, Segment, Snapshot, StackId, StreamName,
+    merge,
 };
 
 use crate::Allocator;

@@ -48,7 +48,9 @@ impl Stream {
             Some(slot) => slot,
             None => shared.add_slot(driver.clone()),
         };
-        Ok(Stream { inner: Arc::new(Inner { shared: shared.clone(), slot, driver, owned: true, tag: AtomicU64::new(0) }) })
+        Ok(Stream {
+            inner: Arc::new(Inner { shared: shared.clone(), slot, driver, owned: true, tag: AtomicU64::new(0) }),
+        })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -76,7 +78,9 @@ impl Stream {
         self.inner.tag.store(tag, Ordering::Relaxed);
     }
 
-    pub(crate) fn tag(&self) -> u64 {
+    /// The mark set by [`set_tag`](Stream::set_tag).
+    #[must_use]
+    pub fn tag(&self) -> u64 {
         self.inner.tag.load(Ordering::Relaxed)
     }
 
@@ -204,9 +208,7 @@ impl Shared {
             if slot.driver.read().is_some() {
                 self.close(gate, slot);
             }
-            slot.driver.read().is_none()
-                && self.poll(gate, slot).is_ok()
-                && slot.clock.completed() >= slot.clock.now()
+            slot.driver.read().is_none() && self.poll(gate, slot).is_ok() && slot.clock.completed() >= slot.clock.now()
         })?;
         let slot = idle.remove(found);
         *slot.name.lock() = driver.name.clone();

@@ -1,0 +1,99 @@
+//! The rules of the repository.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").to_owned()
+}
+
+/// The crates of this workspace and those of them that each depends on, outside of tests.
+fn crate_graph() -> BTreeMap<String, Vec<String>> {
+    let folders =
+        ["allocator", "allocator/core", "allocator/device", "allocator/history", "kernels", "fsdp", "tools", "tests"];
+    let manifest = |folder: &str| fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
+    folders.map(|folder| parse(&manifest(folder))).into_iter().collect()
+}
+
+fn parse(manifest: &str) -> (String, Vec<String>) {
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = \"")).unwrap().trim_end_matches('"');
+    let (mut inside, mut dependencies) = (false, Vec::new());
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            inside = line.ends_with("dependencies]") && !line.contains("dev-");
+        } else if inside && line.starts_with("highwater") {
+            let end = line.find(['.', ' ', '=']).unwrap();
+            dependencies.push(line[..end].to_owned());
+        }
+    }
+    (name.to_owned(), dependencies)
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let graph = crate_graph();
+    let of = |name: &str| graph[name].iter().map(String::as_str).collect::<Vec<_>>();
+    for bottom in ["highwater-core", "highwater-device", "highwater-history"] {
+        assert!(of(bottom).is_empty(), "{bottom} depends on nothing of this workspace");
+    }
+    assert_eq!(of("highwater"), ["highwater-core", "highwater-device", "highwater-history"]);
+    assert_eq!(of("highwater-kernels"), ["highwater"]);
+    assert_eq!(of("highwater-fsdp"), ["highwater", "highwater-kernels"]);
+    for above in ["highwater-tools", "highwater-tests"] {
+        let below = ["highwater", "highwater-kernels", "highwater-fsdp"];
+        assert!(of(above).iter().all(|name| below.contains(name)), "{above} uses the facade, not its parts");
+    }
+}
+
+#[test]
+fn code_lives_in_the_folders_of_the_map() {
+    let known = ["allocator", "fsdp", "kernels", "tests", "fuzz", "tools"];
+    for entry in fs::read_dir(root()).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let hidden = name.starts_with('.') || ["target", "runs", "docs"].contains(&&*name);
+        assert!(!path.is_dir() || hidden || known.contains(&&*name), "{name}/ is not on the map in ARCHITECTURE.md");
+    }
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() && name != "target" {
+            sources(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_is_for_and_holds_one_idea() {
+    let mut files = Vec::new();
+    for folder in ["allocator", "fsdp", "kernels", "tests", "fuzz", "tools"] {
+        sources(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > 50);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("//!"), "{} begins without a word on what it is for", file.display());
+        let lines = text.lines().count();
+        assert!(lines <= 700, "{} has {lines} lines", file.display());
+    }
+}
+
+#[test]
+fn unsafe_code_stands_where_the_architecture_says() {
+    let mut files = Vec::new();
+    for folder in ["allocator", "fsdp", "kernels", "tools"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let with_unsafe: Vec<_> = files
+        .into_iter()
+        .filter(|file| fs::read_to_string(file).unwrap().lines().any(|line| line.trim_start().starts_with("unsafe {")))
+        .map(|file| file.strip_prefix(root()).unwrap().to_owned())
+        .collect();
+    assert_eq!(with_unsafe, [PathBuf::from("kernels/src/host/matmul.rs")]);
+}

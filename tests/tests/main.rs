@@ -1,0 +1,9 @@
+//! The whole system, through public items only. The names of the tests on sharding begin with the number of the
+//! requirement that they show.
+
+mod adversary;
+mod house;
+mod memory;
+mod order;
+mod ranks;
+mod timelines;
