@@ -105,13 +105,15 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
     /// Work of step s (from 0) carries the tag (s + 1) · 2³² + the operation's place in the plan; all else carries 0.
     ///
     /// # Errors
-    /// When an operation fails, or the leases are not as planned. No slot is leased then. The step may be tried again;
-    /// what the optimizer has updated already stays updated.
+    /// When an operation fails, or the leases are not as planned. No slot is leased then. A rank
+    /// that is alone may try the step again; what the optimizer has updated already stays updated. With several ranks
+    /// the others have issued collectives that would be paired wrongly: end the run on all.
     pub fn step(&mut self) -> Result<(), RunError> {
-        if std::mem::take(&mut self.interrupted) {
+        if self.interrupted {
             let rank = self.group.rank();
             let doing = "joining the streams after an error".to_owned();
             self.join().map_err(|source| RunError::Rank { rank, doing, source })?;
+            self.interrupted = false;
         }
         let issued = self.issue_all();
         self.compute.set_tag(0);

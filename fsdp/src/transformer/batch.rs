@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use highwater::{Allocator, Buffer, HostBuffer, Stream, View};
 
+use super::Config;
 use crate::run::ModelError;
 
 /// One micro-batch: sequence after sequence.
@@ -35,7 +36,10 @@ impl LossReading {
 }
 
 pub(super) struct Batch {
-    tokens: usize,
+    /// Sequences of a micro-batch.
+    micro_batch: usize,
+    /// Tokens of a sequence.
+    sequence: usize,
     rounds: usize,
     ids: Buffer<u32>,
     targets: Buffer<u32>,
@@ -51,15 +55,17 @@ struct Turn {
 }
 
 impl Batch {
-    pub(super) fn new(allocator: &Allocator, tokens: usize, rounds: u32) -> Result<Self, ModelError> {
-        let (stream, rounds) = (allocator.default_stream(), rounds as usize);
+    pub(super) fn new(allocator: &Allocator, config: &Config) -> Result<Self, ModelError> {
+        let Config { micro_batch, sequence, .. } = *config;
+        let (stream, tokens, rounds) = (allocator.default_stream(), micro_batch * sequence, config.rounds as usize);
         let turn = || Turn {
             ids: allocator.pinned(tokens * rounds),
             targets: allocator.pinned(tokens * rounds),
             losses: Arc::new(allocator.pinned(rounds)),
         };
         Ok(Batch {
-            tokens,
+            micro_batch,
+            sequence,
             rounds,
             ids: stream.alloc(tokens * rounds)?,
             targets: stream.alloc(tokens * rounds)?,
@@ -70,16 +76,11 @@ impl Batch {
     }
 
     pub(super) fn load(&mut self, stream: &Stream, micro_batches: &[MicroBatch<'_>]) -> Result<(), ModelError> {
-        if micro_batches.len() != self.rounds {
-            return Err(format!("{} micro-batches for {} rounds", micro_batches.len(), self.rounds).into());
-        }
-        self.turn = 1 - self.turn;
-        let turn = &self.turns[self.turn];
+        self.check(micro_batches)?;
+        // The turn is taken when all has gone well: what is refused may be tried again.
+        let next = 1 - self.turn;
+        let turn = &self.turns[next];
         let sequences = || micro_batches.iter().flat_map(|micro_batch| &micro_batch.sequences);
-        let given: usize = sequences().map(|sequence| sequence.len().saturating_sub(1)).sum();
-        if given != self.tokens * self.rounds {
-            return Err(format!("{given} tokens for {} rounds of {}", self.rounds, self.tokens).into());
-        }
         let fill = |buffer: &mut [u32], bytes: &mut dyn Iterator<Item = u8>| {
             buffer.iter_mut().zip(bytes).for_each(|(place, byte)| *place = u32::from(byte));
         };
@@ -89,7 +90,32 @@ impl Batch {
         turn.targets.write(|buffer| fill(buffer, &mut targets.clone()))?;
         stream.copy_to_device(&turn.ids, &self.ids)?;
         stream.copy_to_device(&turn.targets, &self.targets)?;
+        self.turn = next;
         Ok(())
+    }
+
+    /// Refuses what has not the lengths of the configuration.
+    fn check(&self, micro_batches: &[MicroBatch<'_>]) -> Result<(), ModelError> {
+        if micro_batches.len() != self.rounds {
+            return Err(format!("{} micro-batches for {} rounds", micro_batches.len(), self.rounds).into());
+        }
+        for (round, MicroBatch { sequences }) in micro_batches.iter().enumerate() {
+            if sequences.len() != self.micro_batch {
+                let (given, expected) = (sequences.len(), self.micro_batch);
+                return Err(format!("micro-batch {round} has {given} sequences, the model takes {expected}").into());
+            }
+            if let Some(wrong) = sequences.iter().find(|sequence| sequence.len() != self.sequence + 1) {
+                let (given, expected) = (wrong.len(), self.sequence + 1);
+                let what = format!("a sequence of micro-batch {round} has {given} bytes, the model takes {expected}");
+                return Err(what.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Tokens of a micro-batch.
+    fn tokens(&self) -> usize {
+        self.micro_batch * self.sequence
     }
 
     pub(super) fn read_losses(&mut self, stream: &Stream) -> Result<LossReading, ModelError> {
@@ -99,11 +125,11 @@ impl Batch {
     }
 
     pub(super) fn ids(&self, round: usize) -> View<'_, u32> {
-        self.ids.slice(round * self.tokens..(round + 1) * self.tokens)
+        self.ids.slice(round * self.tokens()..(round + 1) * self.tokens())
     }
 
     pub(super) fn targets(&self, round: usize) -> View<'_, u32> {
-        self.targets.slice(round * self.tokens..(round + 1) * self.tokens)
+        self.targets.slice(round * self.tokens()..(round + 1) * self.tokens())
     }
 
     /// One element.

@@ -211,10 +211,10 @@ mod tests {
             (layouts.head.initial(), layouts.head.elements),
         ];
         for (fields, elements) in units {
-            let ends = fields.iter().map(|(range, _)| range.end);
+            let mut ends = fields.iter().map(|(range, _)| range.end);
             let starts = fields.iter().map(|(range, _)| range.start);
             assert!(starts.eq(std::iter::once(0).chain(ends.clone()).take(fields.len())));
-            assert_eq!(ends.last(), Some(elements));
+            assert_eq!(ends.next_back(), Some(elements));
         }
     }
 

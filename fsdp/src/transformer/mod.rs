@@ -85,7 +85,7 @@ impl Transformer {
         assert!(!numbers.contains(&0) && width % heads == 0, "{config:?} is no transformer");
         let sizes = Sizes::new(&config);
         Ok(Transformer {
-            batch: batch::Batch::new(allocator, sizes.tokens(), rounds)?,
+            batch: batch::Batch::new(allocator, &config)?,
             layouts: Layouts::new(&config),
             rounds: (0..rounds).map(|_| Round::default()).collect(),
             sizes,

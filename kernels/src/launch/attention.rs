@@ -5,10 +5,13 @@ use highwater::{Stream, View};
 use super::{ELEMENT_BYTES, Kernel, KernelError};
 use crate::host::{self, AttentionShape, work};
 
+/// What both passes need.
+const HEAD_WIDTH: &str = "a head must have at least one element";
+
 /// See [`host::attention_forward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the head width is zero, or the device fails.
 #[track_caller]
 pub fn attention_forward(
     stream: &Stream,
@@ -18,6 +21,7 @@ pub fn attention_forward(
     lse: View<'_, f32>,
 ) -> Result<(), KernelError> {
     Kernel::new(stream, "attention", work::attention_forward(shape, ELEMENT_BYTES))
+        .require(shape.head_width > 0, HEAD_WIDTH)
         .read("qkv", qkv, shape.qkv_elements())
         .write("out", out, shape.out_elements())
         .write("lse", lse, shape.lse_elements())
@@ -29,7 +33,7 @@ pub fn attention_forward(
 /// See [`host::attention_backward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the head width is zero, or the device fails.
 #[track_caller]
 pub fn attention_backward(
     stream: &Stream,
@@ -40,6 +44,7 @@ pub fn attention_backward(
     dqkv: View<'_, f32>,
 ) -> Result<(), KernelError> {
     Kernel::new(stream, "attention backward", work::attention_backward(shape, ELEMENT_BYTES))
+        .require(shape.head_width > 0, HEAD_WIDTH)
         .read("qkv", qkv, shape.qkv_elements())
         .read("lse", lse, shape.lse_elements())
         .read("dout", dout, shape.out_elements())

@@ -5,10 +5,13 @@ use highwater::{Stream, View};
 use super::{ELEMENT_BYTES, Kernel, KernelError, TOKEN_BYTES};
 use crate::host::{self, EmbeddingShape, Update, work};
 
-/// See [`host::embedding_forward`].
+/// What both passes need.
+const POSITIONS: &str = "there must be at least one position";
+
+/// See [`host::embedding_forward`]. A token outside the vocabulary is a fault of the device when this executes.
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, there are no positions, or the device fails.
 #[track_caller]
 pub fn embedding_forward(
     stream: &Stream,
@@ -20,6 +23,8 @@ pub fn embedding_forward(
 ) -> Result<(), KernelError> {
     let tokens = ids.len();
     Kernel::new(stream, "embedding", work::embedding_forward(shape, tokens, ELEMENT_BYTES, TOKEN_BYTES))
+        .require_width(shape.width)
+        .require(shape.positions > 0, POSITIONS)
         .read("ids", ids, tokens)
         .read("token_table", token_table, shape.vocabulary * shape.width)
         .read("position_table", position_table, shape.positions * shape.width)
@@ -30,10 +35,10 @@ pub fn embedding_forward(
         })
 }
 
-/// See [`host::embedding_backward`].
+/// See [`host::embedding_backward`]. A token outside the vocabulary is a fault of the device when this executes.
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, there are no positions, or the device fails.
 #[track_caller]
 pub fn embedding_backward(
     stream: &Stream,
@@ -47,6 +52,8 @@ pub fn embedding_backward(
     let tokens = ids.len();
     let work = work::embedding_backward(shape, tokens, update, ELEMENT_BYTES, TOKEN_BYTES);
     Kernel::new(stream, "embedding backward", work)
+        .require_width(shape.width)
+        .require(shape.positions > 0, POSITIONS)
         .read("ids", ids, tokens)
         .read("dout", dout, tokens * shape.width)
         .update(update, "dtoken_table", dtoken_table, shape.vocabulary * shape.width)

@@ -32,10 +32,11 @@ pub fn matmul(
 /// Adds `bias` to each row of `x`; see [`host::bias_forward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
 pub fn bias_forward(stream: &Stream, shape: Rows, bias: View<'_, f32>, x: View<'_, f32>) -> Result<(), KernelError> {
     Kernel::new(stream, "bias", work::bias_forward(shape, ELEMENT_BYTES))
+        .require_width(shape.width)
         .read("bias", bias, shape.width)
         .read_write("x", x, shape.elements())
         .submit(move |[bias, x]| host::bias_forward::<f32>(shape, bias.as_slice(), x.as_mut_slice()))
@@ -44,7 +45,7 @@ pub fn bias_forward(stream: &Stream, shape: Rows, bias: View<'_, f32>, x: View<'
 /// The sum of the rows of `dout`; see [`host::bias_backward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
 pub fn bias_backward(
     stream: &Stream,
@@ -54,6 +55,7 @@ pub fn bias_backward(
     dbias: View<'_, f32>,
 ) -> Result<(), KernelError> {
     Kernel::new(stream, "bias backward", work::bias_backward(shape, update, ELEMENT_BYTES))
+        .require_width(shape.width)
         .read("dout", dout, shape.elements())
         .update(update, "dbias", dbias, shape.width)
         .submit(move |[dout, dbias]| host::bias_backward::<f32>(shape, dout.as_slice(), update, dbias.as_mut_slice()))

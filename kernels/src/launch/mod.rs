@@ -23,7 +23,7 @@ pub use attention::{attention_backward, attention_forward};
 pub use elementwise::{accumulate, add, copy, fill, gelu_backward, gelu_forward, scale};
 pub use embedding::{embedding_backward, embedding_forward};
 pub use linear::{bias_backward, bias_forward, matmul};
-pub use loss::{CrossEntropy, cross_entropy};
+pub use loss::{CrossEntropy, cross_entropy, cross_entropy_backward, cross_entropy_forward};
 pub use norm::{LayerNormBackward, LayerNormForward, layer_norm_backward, layer_norm_forward};
 pub use optimizer::{AdamWViews, adamw};
 
@@ -49,6 +49,14 @@ pub enum KernelError {
         /// Elements given.
         given: usize,
     },
+    /// An argument that the operation is not defined for.
+    #[error("{kernel}: {what}")]
+    Invalid {
+        /// The kernel.
+        kernel: &'static str,
+        /// What it needs.
+        what: &'static str,
+    },
     /// Submitting failed.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -58,13 +66,26 @@ pub enum KernelError {
 struct Kernel<'a> {
     name: &'static str,
     launch: Launch<'a>,
-    /// The first operand with a wrong length.
+    /// The first thing that is wrong.
     wrong: Option<KernelError>,
 }
 
 impl<'a> Kernel<'a> {
     fn new(stream: &'a Stream, name: &'static str, work: Work) -> Self {
         Kernel { name, launch: stream.launch(name, Cost::kernel(work.flops, work.bytes)), wrong: None }
+    }
+
+    /// Refuses the kernel unless `holds`; `what` says what it needs.
+    fn require(mut self, holds: bool, what: &'static str) -> Self {
+        if !holds {
+            self.wrong.get_or_insert(KernelError::Invalid { kernel: self.name, what });
+        }
+        self
+    }
+
+    /// Refuses rows without elements: they could not be told apart.
+    fn require_width(self, width: usize) -> Self {
+        self.require(width > 0, "rows must have at least one element")
     }
 
     fn checked<T: Pod>(mut self, operand: &'static str, view: View<'a, T>, expected: usize) -> Self {

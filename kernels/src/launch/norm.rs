@@ -46,7 +46,7 @@ pub struct LayerNormBackward<'a> {
 /// See [`host::layer_norm_forward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
 pub fn layer_norm_forward(
     stream: &Stream,
@@ -55,6 +55,7 @@ pub fn layer_norm_forward(
 ) -> Result<(), KernelError> {
     let Rows { rows, width } = shape.rows;
     Kernel::new(stream, "layer norm", work::layer_norm_forward(shape, ELEMENT_BYTES))
+        .require_width(width)
         .read("x", views.x, rows * width)
         .read("gamma", views.gamma, width)
         .read("beta", views.beta, width)
@@ -77,7 +78,7 @@ pub fn layer_norm_forward(
 /// See [`host::layer_norm_backward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, or the device fails.
+/// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
 pub fn layer_norm_backward(
     stream: &Stream,
@@ -89,6 +90,7 @@ pub fn layer_norm_backward(
     let Rows { rows, width } = shape.rows;
     let work = work::layer_norm_backward(shape, dx_update, parameter_update, ELEMENT_BYTES);
     Kernel::new(stream, "layer norm backward", work)
+        .require_width(width)
         .read("x", views.x, rows * width)
         .read("gamma", views.gamma, width)
         .read("mean", views.mean, rows)

@@ -21,11 +21,12 @@ pub struct AdamWViews<'a> {
 /// One step of AdamW, `step` counted from 1; see [`host::adamw`].
 ///
 /// # Errors
-/// When the lengths differ, or the device fails.
+/// When the lengths differ, the step is zero, or the device fails.
 #[track_caller]
 pub fn adamw(stream: &Stream, adamw: AdamW, step: u64, views: AdamWViews<'_>) -> Result<(), KernelError> {
     let elements = views.parameter.len();
     Kernel::new(stream, "adamw", work::adamw(elements, ELEMENT_BYTES))
+        .require(step > 0, "steps count from one")
         .read("gradient", views.gradient, elements)
         .read_write("parameter", views.parameter, elements)
         .read_write("first_moment", views.first_moment, elements)
