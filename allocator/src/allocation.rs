@@ -93,11 +93,10 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(placement) = self.placement else { return };
-        let shared = self.owner.shared();
-        shared.ledger.died(self.bytes);
         let freed = Leftover {
             owner: self.owner.clone(),
             placement,
+            bytes: self.bytes,
             uses: std::mem::take(self.uses.get_mut()),
             // A drop has no caller's line: the line that allocated, in the span that frees.
             context: Context { span: SpanPath::current(), ..self.context },
@@ -109,10 +108,12 @@ impl Drop for Allocation {
     }
 }
 
-/// What is left of an allocation that was dropped.
+/// What is left of an allocation that was dropped. It is live as long as a graph keeps it.
 pub(crate) struct Leftover {
     owner: Stream,
     placement: Placement,
+    /// Length as asked for.
+    bytes: u64,
     uses: Uses,
     context: Context,
 }
@@ -121,6 +122,7 @@ impl Leftover {
     /// Gives the block back to its heap.
     pub(crate) fn give_back(self) {
         let shared: &Shared = self.owner.shared();
+        shared.ledger.died(self.bytes);
         shared.give_back(self.owner.slot(), self.placement.block, &self.uses, self.context);
     }
 }

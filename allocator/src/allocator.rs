@@ -12,6 +12,11 @@ use crate::shared::Shared;
 use crate::{HostBuffer, Settings, Stream};
 
 /// The allocator of one device. Clones are the same allocator.
+///
+/// When it is gone, with everything that was made by it (streams, buffers, fences, host buffers, graphs), its memory goes
+/// back to the device. That blocks the host until the work that uses the memory is complete, for
+/// [`host_wait_timeout_ms`](Settings) at most; what is in use then, or while a stream of the device captures, is left to
+/// the device.
 #[derive(Clone, Debug)]
 pub struct Allocator {
     shared: Arc<Shared>,
@@ -87,7 +92,8 @@ impl Allocator {
     }
 
     /// Calls `callback` with the bytes needed whenever the device has no more memory, before cached memory is returned
-    /// and before the host waits. It may free and allocate. It is called until the guard is dropped.
+    /// and before the host waits. It may free and allocate; what it allocates calls no callback again. It is called until
+    /// the guard is dropped. A panic in it goes on in the request, which has changed nothing.
     pub fn on_pressure(&self, callback: impl Fn(u64) + Send + Sync + 'static) -> PressureGuard {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -101,6 +107,7 @@ impl Allocator {
     pub fn trim(&self, target: u64) -> u64 {
         let context = Context::here();
         if let Some(gate) = self.shared.gate() {
+            self.shared.retry_strays();
             for slot in self.shared.slots() {
                 let excess = self.shared.ledger.totals().physical.now.saturating_sub(target);
                 if excess > 0 {
@@ -141,6 +148,11 @@ pub struct PressureGuard {
 
 impl Drop for PressureGuard {
     fn drop(&mut self) {
-        self.shared.callbacks.lock().retain(|(id, _)| *id != self.id);
+        let mut callbacks = self.shared.callbacks.lock();
+        let found = callbacks.iter().position(|(id, _)| *id == self.id);
+        let callback = found.map(|index| callbacks.remove(index));
+        // Dropped after the lock: it may own anything of this allocator.
+        drop(callbacks);
+        drop(callback);
     }
 }

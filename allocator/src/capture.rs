@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use highwater_device::{DeviceError, DeviceResult};
 use parking_lot::Mutex;
 
 use crate::allocation::Leftover;
@@ -22,10 +23,12 @@ pub(crate) struct GraphPool {
 impl GraphPool {
     /// Keeps freed memory as long as the graph lives.
     pub(crate) fn keep(&self, freed: Leftover) {
-        match self.kept.lock().as_mut() {
-            Some(kept) => kept.push(freed),
-            None => freed.give_back(),
+        let mut kept = self.kept.lock();
+        if let Some(kept) = kept.as_mut() {
+            return kept.push(freed);
         }
+        drop(kept);
+        freed.give_back();
     }
 
     fn release(&self) {
@@ -59,29 +62,40 @@ impl Capture {
     /// Ends the capture.
     ///
     /// # Errors
-    /// When something spoilt it; the memory of the graph is free then.
+    /// When something spoilt it, or the device failed; the memory of the graph is free then.
     pub fn end(mut self) -> Result<Graph, StreamError> {
+        let result = self.finish();
+        if matches!(result, Err(DeviceError::CaptureViolation { .. })) {
+            // It is over, for the device too. After any other error the drop tries once more.
+            self.give_up();
+        }
+        result.doing(|| format!("ending the capture of {:?}", self.stream.name()))?;
         let pool = self.pool.take().expect("a capture is ended once");
-        self.finish(&pool)?;
         Ok(Graph { pool })
     }
 
-    fn finish(&self, pool: &Arc<GraphPool>) -> Result<(), StreamError> {
+    fn finish(&self) -> DeviceResult<()> {
         *self.stream.slot().graph.lock() = None;
-        let device = &self.stream.shared().device;
-        let ended = device.end_capture(self.stream.id());
-        ended.doing(|| format!("ending the capture of {:?}", self.stream.name())).inspect_err(|_| pool.release())
+        self.stream.shared().device.end_capture(self.stream.id())
+    }
+
+    /// Frees the memory of the graph.
+    fn give_up(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.release();
+        }
     }
 }
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        let Some(pool) = self.pool.take() else { return };
-        if let Err(error) = self.finish(&pool) {
-            tracing::warn!(%error, "a capture that was thrown away");
-        } else {
-            pool.release();
+        if self.pool.is_none() {
+            return;
         }
+        if let Err(error) = self.finish() {
+            tracing::warn!(%error, "ending a capture that is thrown away failed");
+        }
+        self.give_up();
     }
 }
 

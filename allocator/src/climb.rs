@@ -1,5 +1,6 @@
 //! Meeting a request: the search, and the rungs that may make room for it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,17 +24,39 @@ struct Climb<'a> {
     context: Context,
     /// Why memory could not be mapped, the last time that it was tried.
     refused: String,
+    /// How long the host has been blocked for it.
+    stalled: Duration,
+}
+
+thread_local! {
+    /// Whether this thread runs pressure callbacks: what they ask for asks no callback again.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Running pressure callbacks, also when one panics.
+struct CallbacksRun;
+
+impl CallbacksRun {
+    fn begin() -> Option<Self> {
+        (!IN_CALLBACK.replace(true)).then_some(CallbacksRun)
+    }
+}
+
+impl Drop for CallbacksRun {
+    fn drop(&mut self) {
+        IN_CALLBACK.set(false);
+    }
 }
 
 impl Shared {
     /// Meets a request of `requested` bytes (at least one) on a stream.
     pub(crate) fn place(&self, slot: &Slot, requested: u64, context: Context) -> Result<Placement, AllocError> {
-        let refused = "nothing more could be mapped".to_owned();
-        let mut climb = Climb { shared: self, slot, requested, context, refused };
+        let limit = self.ledger.limit();
+        let refused = format!("no more than {limit} bytes can ever be mapped");
+        let mut climb = Climb { shared: self, slot, requested, context, refused, stalled: Duration::ZERO };
         let mut inside = slot.station.enter();
         // The bottom rung needs neither the gate nor the device.
-        let mut rung = Rung::OwnFree;
-        let mut ladder: Option<(Ladder, Option<Gate<'_>>)> = None;
+        let (mut ladder, mut rung) = (Ladder::new(), Rung::OwnFree);
         loop {
             if let Some(placed) = inside.place(requested, self.device.now_ns(), context) {
                 count(&self.counts.allocations);
@@ -44,14 +67,14 @@ impl Shared {
                 self.ledger.born(requested);
                 return Ok(placed);
             }
-            let (ladder, gate) = ladder.get_or_insert_with(|| {
-                let gate = self.gate();
-                (Ladder::new(gate.is_none()), gate)
-            });
-            match ladder.next() {
+            // Asked anew for each rung: a callback may begin or end a capture.
+            let gate = self.gate();
+            // What can never fit is not worth anybody's memory or time.
+            let next = if requested > limit { None } else { ladder.next(gate.is_none()) };
+            match next {
                 Some(next) => {
                     rung = next;
-                    inside = climb.act(rung, gate.as_ref(), inside)?;
+                    inside = climb.act(rung, gate, inside)?;
                 }
                 None => {
                     climb.note(&mut inside, NotedRung::OutOfMemory);
@@ -64,6 +87,7 @@ impl Shared {
 
     /// Asks the callbacks to free something, the first registered first. No lock is held meanwhile.
     fn run_callbacks(&self, requested: u64) {
+        let Some(_running) = CallbacksRun::begin() else { return };
         let callbacks: Vec<_> = self.callbacks.lock().iter().map(|(_, callback)| Arc::clone(callback)).collect();
         for callback in callbacks {
             callback(requested);
@@ -71,7 +95,7 @@ impl Shared {
     }
 
     /// Blocks the host until all of `waits` are over, `timeout` at most. Whether they are.
-    fn wait_out(&self, gate: &Gate<'_>, waits: &[Wait], timeout: Duration) -> Result<bool, DeviceError> {
+    pub(crate) fn wait_out(&self, gate: &Gate<'_>, waits: &[Wait], timeout: Duration) -> Result<bool, DeviceError> {
         let start = self.device.now_ns();
         for &wait in waits {
             let slot = self.slot(wait.stream);
@@ -88,21 +112,21 @@ impl Shared {
 
 impl<'a> Climb<'a> {
     /// Does what a rung says; the caller searches again.
-    fn act(&mut self, rung: Rung, gate: Option<&Gate<'_>>, mut inside: Inside<'a>) -> Result<Inside<'a>, AllocError> {
+    fn act(&mut self, rung: Rung, gate: Option<Gate<'_>>, mut inside: Inside<'a>) -> Result<Inside<'a>, AllocError> {
         let Climb { shared, slot, requested, context, .. } = *self;
-        match (rung, gate) {
+        match (rung, &gate) {
             (Rung::OwnFree, _) => {}
             (Rung::OwnPending, Some(gate)) => {
                 shared.retire(gate, slot, &mut inside, context);
             }
             (Rung::Grow, _) => self.grow(&mut inside)?,
             (Rung::Callbacks, _) => {
-                // A callback may allocate and free on this stream: nobody is inside meanwhile.
-                drop(inside);
+                // A callback may allocate and free on this stream, and capture: nobody is inside meanwhile.
+                drop((inside, gate));
                 shared.run_callbacks(requested);
                 inside = slot.station.enter();
-                if let Some(gate) = gate {
-                    shared.retire(gate, slot, &mut inside, context);
+                if let Some(gate) = shared.gate() {
+                    shared.retire(&gate, slot, &mut inside, context);
                 }
             }
             (Rung::ReturnCached, Some(gate)) => {
@@ -140,11 +164,13 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Blocks the host outside of the heap, then enters again.
-    fn wait(&self, gate: &Gate<'_>, inside: Inside<'a>, waits: &[Wait]) -> Result<Inside<'a>, AllocError> {
+    /// Blocks the host outside of the heap, for what is left of the request's time, then enters again.
+    fn wait(&mut self, gate: &Gate<'_>, inside: Inside<'a>, waits: &[Wait]) -> Result<Inside<'a>, AllocError> {
         drop(inside);
         let start = self.shared.device.now_ns();
-        let waited = self.shared.wait_out(gate, waits, self.shared.settings.host_wait_timeout());
+        let left = self.shared.settings.host_wait_timeout().saturating_sub(self.stalled);
+        let waited = self.shared.wait_out(gate, waits, left);
+        self.stalled += Duration::from_nanos(self.shared.device.now_ns() - start);
         let mut inside = self.slot.station.enter();
         self.shared.note_stall(&mut inside, self.slot, start, self.context);
         match waited {
@@ -169,22 +195,15 @@ impl<'a> Climb<'a> {
         (self.requested.saturating_add(2 * granularity)).saturating_sub(returned)
     }
 
-    /// The waits after which enough handles may leave the heaps: those of pending frees, and of free memory whose last
-    /// use is not seen complete.
+    /// The waits after which enough handles may leave the heaps.
     fn waits_for_returnable(&self, gate: &Gate<'_>, own: &mut HeapState) -> Vec<Wait> {
         let (mut bytes, mut waits) = (0, Vec::new());
         let mut gather = |slot: &Slot, state: &mut HeapState| {
-            for (handle_bytes, wait) in self.shared.returnable_after(slot, state) {
+            for (handle_bytes, before) in self.shared.returnable_after(slot, state) {
                 if self.needed(bytes) > 0 {
                     bytes += handle_bytes;
-                    waits.push(wait);
+                    waits.extend(before);
                 }
-            }
-            if self.needed(bytes) > 0 && state.heap.has_pending() {
-                bytes += state.heap.books().pending;
-                waits.extend(state.heap.awaited());
-                // Its bytes may leave only after the owner's own position too.
-                waits.push(Wait { stream: slot.index, position: slot.clock.mark() });
             }
         };
         for slot in self.shared.slots().iter().filter(|slot| slot.index != self.slot.index) {

@@ -6,22 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytemuck::Pod;
+use highwater_core::{Wait, join_waits};
 use highwater_device::{Access, HostMemory};
 use highwater_history::Context;
 use parking_lot::Mutex;
 
-use crate::error::StreamError;
+use crate::error::{Doing, StreamError};
+use crate::fence::capturing;
 use crate::launch::Operands;
 use crate::shared::Shared;
-use crate::{Fence, Stream, View};
+use crate::{Stream, View};
 
 /// `len` elements of host memory for copies. It can be looked at and changed only while no copy is under way.
 pub struct HostBuffer<T> {
     shared: Arc<Shared>,
     memory: HostMemory,
     len: usize,
-    /// Copies that may still be under way.
-    copies: Mutex<Vec<Fence>>,
+    /// Copies that may still be under way: for each stream the position after the last one.
+    copies: Mutex<Vec<Wait>>,
     element: PhantomData<fn() -> T>,
 }
 
@@ -48,8 +50,14 @@ impl<T: Pod> HostBuffer<T> {
     /// While a stream of the device captures and a copy may be under way, or when the device fails.
     pub fn is_ready(&self) -> Result<bool, StreamError> {
         let mut copies = self.copies.lock();
-        while let Some(last) = copies.last() {
-            if !last.is_complete()? {
+        let shared = &self.shared;
+        while let Some(&last) = copies.last() {
+            let doing = || "asking for the copies of a host buffer".to_owned();
+            let gate = shared.gate().ok_or_else(|| capturing(&doing()))?;
+            let fence = shared.fence_covering(&gate, &shared.slot(last.stream), last.position).doing(doing)?;
+            if let Some(fence) = fence
+                && !shared.ask(&gate, &fence).doing(doing)?
+            {
                 return Ok(false);
             }
             copies.pop();
@@ -63,9 +71,11 @@ impl<T: Pod> HostBuffer<T> {
     /// After `timeout` for one copy, while a stream of the device captures, or when the device fails.
     pub fn wait(&self, timeout: Duration) -> Result<(), StreamError> {
         let mut copies = self.copies.lock();
-        while let Some(last) = copies.last() {
-            if !last.is_complete()? {
-                last.wait(timeout)?;
+        while let Some(&last) = copies.last() {
+            let doing = || "waiting for the copies of a host buffer".to_owned();
+            let gate = self.shared.gate().ok_or_else(|| capturing(&doing()))?;
+            if !self.shared.wait_out(&gate, &[last], timeout).doing(doing)? {
+                return Err(StreamError::TimedOut { doing: doing(), waited: timeout });
             }
             copies.pop();
         }
@@ -94,13 +104,23 @@ impl<T: Pod> HostBuffer<T> {
         if self.is_ready()? { Ok(()) } else { Err(StreamError::HostBufferBusy) }
     }
 
-    /// Notes a copy on `stream` that was just submitted.
-    fn note_copy(&self, stream: &Stream) -> Result<(), StreamError> {
-        if self.memory.is_pinned() && self.shared.gate().is_some() {
-            let fence = stream.record()?;
-            self.copies.lock().push(fence);
+    /// Notes a copy on `stream` that was just submitted. Its fence is recorded here, where it covers nothing later; if
+    /// that cannot be done, whoever asks for the copy records it.
+    fn note_copy(&self, stream: &Stream) {
+        if !self.memory.is_pinned() {
+            return;
         }
-        Ok(())
+        let slot = stream.slot();
+        let copy = Wait { stream: slot.index, position: slot.clock.mark() };
+        if let Some(gate) = self.shared.gate() {
+            let recorded = self.shared.fence_covering(&gate, slot, copy.position);
+            // Asked too, so that the fences of copies that nobody waits for do not pile up.
+            if let Err(error) = recorded.and_then(|_| self.shared.poll(&gate, slot)) {
+                tracing::warn!(%error, "the fence after a copy could not be recorded");
+            }
+        }
+        let mut copies = self.copies.lock();
+        *copies = join_waits(copies.drain(..).chain([copy]));
     }
 }
 
@@ -112,10 +132,11 @@ impl<T: Pod> fmt::Debug for HostBuffer<T> {
 
 impl Stream {
     /// Copies host memory to the device. From pinned memory the copy is asynchronous; pageable memory blocks the host
-    /// until the copy is complete.
+    /// until the copy is complete. Copies of two streams with one host buffer are ordered by the program, as all work of
+    /// two streams is.
     ///
     /// # Errors
-    /// When the lengths differ, a copy into `source` is under way, or the device fails.
+    /// When the lengths differ, or the device fails.
     #[track_caller]
     pub fn copy_to_device<'a, T: Pod>(
         &self,
@@ -130,13 +151,14 @@ impl Stream {
         self.submit("copy to the device", &operands, Context::here(), |id| {
             device.copy_to_device(id, range.address, &source.memory, 0, range.bytes)
         })?;
-        source.note_copy(self)
+        source.note_copy(self);
+        Ok(())
     }
 
     /// Copies device memory to the host, as [`copy_to_device`](Stream::copy_to_device) does the other way.
     ///
     /// # Errors
-    /// When the lengths differ, a copy that uses `destination` is under way, or the device fails.
+    /// When the lengths differ, or the device fails.
     #[track_caller]
     pub fn copy_to_host<'a, T: Pod>(
         &self,
@@ -151,7 +173,8 @@ impl Stream {
         self.submit("copy to the host", &operands, Context::here(), |id| {
             device.copy_to_host(id, &destination.memory, 0, range.address, range.bytes)
         })?;
-        destination.note_copy(self)
+        destination.note_copy(self);
+        Ok(())
     }
 }
 

@@ -25,7 +25,8 @@
 //!
 //! # What is recorded, and what is not
 //!
-//! A launch or a copy through [`Stream`] records its uses exactly. Work that this crate does not see needs
+//! A launch or a copy through [`Stream`] records its uses: they last until the first fence that is recorded behind it (the
+//! free records one if nobody did). Work that this crate does not see needs
 //! [`Buffer::record_stream`] (everything given to the stream by the time of the free) or [`Buffer::record_use`] (up to
 //! a fence). Pointers that are stored inside other buffers are seen by nobody: record their uses by hand. After
 //! [`Buffer::device_address`] has been called every use of the buffer counts as a whole-stream use.
@@ -54,6 +55,7 @@ mod slot;
 mod snapshot;
 mod stats;
 mod stream;
+mod teardown;
 
 pub use highwater_device as device;
 pub use highwater_history as history;

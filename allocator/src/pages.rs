@@ -3,7 +3,7 @@
 //! A handle leaves a heap only after the host has **seen** the last use of its bytes complete. That later work is
 //! ordered after it on the device is not enough: unmapping happens at once, on the host.
 
-use highwater_core::{Gap, Mapping, PageId, Position, Wait, handle_sizes};
+use highwater_core::{Gap, Mapping, PageId, Unoccupied, Wait, handle_sizes};
 use highwater_device::{Address, DeviceError, PageHandle};
 use highwater_history::{Action, Context};
 
@@ -89,9 +89,6 @@ impl Shared {
         let too_large = || Refusal::NoMemory(format!("{requested} bytes are more than the device has addresses for"));
         let whole = requested.checked_next_multiple_of(granularity).ok_or_else(too_large)?;
         let bytes = whole.max(properties.total_bytes.next_multiple_of(granularity));
-        if whole > self.ledger.limit().max(properties.total_bytes) {
-            return Err(Refusal::NoMemory(format!("the device has {} bytes in all", properties.total_bytes)));
-        }
         let address = self.device.reserve(bytes)?;
         state.heap.add_range(requested, address.0, bytes);
         state.heap.plan_growth(requested).ok_or_else(too_large)
@@ -156,7 +153,8 @@ impl Shared {
         }
     }
 
-    fn retry_strays(&self) {
+    /// Tries again to give strays back.
+    pub(crate) fn retry_strays(&self) {
         let strays = std::mem::take(&mut *self.strays.lock());
         for stray in strays {
             self.let_go(stray);
@@ -209,13 +207,16 @@ impl Shared {
         returned
     }
 
-    /// What has to be complete before free handles of a heap may leave it: bytes and waits, in the order of addresses.
-    /// Handles that could leave now are not among them.
-    pub(crate) fn returnable_after(&self, slot: &Slot, state: &HeapState) -> Vec<(u64, Wait)> {
+    /// What has to be complete before handles of a heap may leave it: the bytes and waits of each. Handles with live
+    /// blocks, and those that could leave now, are not among them.
+    pub(crate) fn returnable_after(&self, slot: &Slot, state: &HeapState) -> Vec<(u64, Vec<Wait>)> {
         let completed = slot.clock.completed();
-        let later = state.heap.wholly_free().into_iter().filter(|&(_, since)| since > completed);
-        later
-            .map(|(mapping, since): (Mapping, Position)| (mapping.bytes, Wait { stream: slot.index, position: since }))
-            .collect()
+        let handles = state.heap.unoccupied().into_iter().map(|Unoccupied { mapping, since, mut waits }| {
+            if since > completed {
+                waits.push(Wait { stream: slot.index, position: since });
+            }
+            (mapping.bytes, waits)
+        });
+        handles.filter(|(_, waits)| !waits.is_empty()).collect()
     }
 }

@@ -11,20 +11,24 @@ use highwater_history::{Action, Context};
 use crate::fence::Recorded;
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::shared::{Gate, Shared, count};
-use crate::slot::Slot;
+use crate::slot::{Driver, Slot};
 
 impl Shared {
     /// Records a fence on a stream. `None` when the place is idle: its last fence covers everything.
     pub(crate) fn record(&self, _gate: &Gate<'_>, slot: &Slot) -> DeviceResult<Option<Arc<Recorded>>> {
         let driver = slot.driver.read();
-        let Some(driver) = driver.as_ref() else { return Ok(None) };
+        driver.as_ref().map(|driver| self.record_on(slot, driver)).transpose()
+    }
+
+    /// Records a fence on the driver's stream of a place, whose lock the caller holds.
+    pub(crate) fn record_on(&self, slot: &Slot, driver: &Driver) -> DeviceResult<Arc<Recorded>> {
         // The stamp is taken before the record: the fence covers at least what the stamp says.
         let stamp = slot.clock.stamp();
         let handle = self.device.record(driver.id)?;
         count(&self.counts.fences_recorded);
         let recorded = Arc::new(Recorded::new(self.device.clone(), handle, stamp));
         slot.clock.recorded(&recorded.stamp, recorded.clone());
-        Ok(Some(recorded))
+        Ok(recorded)
     }
 
     /// A fence that covers `position` of a stream: an old one, or a new one. `None` when the position is complete.
@@ -91,7 +95,7 @@ impl Shared {
         if !state.heap.has_pending() {
             return 0;
         }
-        let now = slot.clock.mark();
+        let now = slot.mark();
         state.retire(now, self.device.now_ns(), context, |wait| self.satisfied(slot, wait))
     }
 

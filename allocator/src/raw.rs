@@ -9,7 +9,8 @@ use crate::error::{AllocError, PointerError};
 use crate::{Allocator, Stream};
 
 impl Allocator {
-    /// `bytes` bytes on `stream`, as an address. For zero bytes the address is 0, and nothing has to be freed.
+    /// `bytes` bytes on `stream`, as an address. For zero bytes the address is 0, and nothing has to be freed. A block
+    /// keeps its stream and the allocator alive until it is freed.
     ///
     /// # Errors
     /// As [`Stream::alloc`].

@@ -26,8 +26,8 @@ pub(crate) struct Slot {
     pub(crate) index: StreamIndex,
     pub(crate) clock: Clock<Arc<Recorded>>,
     pub(crate) station: Station<HeapState, FreeMessage>,
-    /// `None` while idle. Held (shared) while a mark is set or a fence is recorded, so that no mark comes after the last
-    /// fence of a stream that goes away.
+    /// `None` while idle. Held (shared) while a mark is set by anyone who does not hold the stream, and while a fence is
+    /// recorded, so that no mark comes after the last fence of a stream that goes away.
     pub(crate) driver: RwLock<Option<Driver>>,
     /// The name of the present or the last stream.
     pub(crate) name: Mutex<Arc<str>>,
@@ -52,11 +52,14 @@ impl Slot {
     pub(crate) fn end_of_use(&self, until: Until) -> Position {
         match until {
             Until::Position(position) => position,
-            Until::Free => {
-                let driver = self.driver.read();
-                if driver.is_some() { self.clock.mark() } else { self.clock.now() }
-            }
+            Until::Free => self.mark(),
         }
+    }
+
+    /// A mark set now; of an idle place the last one, which the last fence of its stream covers.
+    pub(crate) fn mark(&self) -> Position {
+        let driver = self.driver.read();
+        if driver.is_some() { self.clock.mark() } else { self.clock.now() }
     }
 
     /// The name for people.

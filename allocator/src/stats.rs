@@ -64,6 +64,8 @@ impl Allocator {
             }
         }
         let totals = shared.ledger.totals();
+        // Read first: other threads go on, and no block is freed before it is given out.
+        let frees = counts.frees.load(Ordering::Acquire);
         MemoryStats {
             live: totals.live,
             reserved: totals.physical,
@@ -73,7 +75,7 @@ impl Allocator {
             cached_bytes: books.cached,
             stray_bytes: shared.stray_bytes(),
             allocations: read(&counts.allocations),
-            frees: read(&counts.frees),
+            frees,
             requests_by_rung: Rung::ALL.iter().map(|&rung| (rung.name(), counts.of_rung(rung))).collect(),
             out_of_memory: read(&counts.out_of_memory),
             handles_created: read(&counts.handles_created),

@@ -104,6 +104,9 @@ impl Stream {
     pub fn record(&self) -> Result<Fence, StreamError> {
         let shared = self.shared();
         let gate = shared.gate().ok_or_else(|| capturing("recording a fence"))?;
+        // A position of its own: work that this crate has not seen may have come since the last mark, and an older fence
+        // must not stand for this one.
+        self.slot().clock.mark();
         let recorded = shared.record(&gate, self.slot()).doing(|| format!("recording a fence on {:?}", self.name()))?;
         let recorded = recorded.expect("a stream that somebody holds is not idle");
         Ok(Fence { shared: shared.clone(), recorded })
@@ -187,18 +190,21 @@ impl Drop for Inner {
 impl Shared {
     /// Records the last fence of a stream that nobody holds any more, and destroys it. On failure the place stays open:
     /// it is tried again when somebody looks for a place.
-    fn close(&self, gate: &Gate<'_>, slot: &Slot) {
-        if let Err(error) = self.record(gate, slot) {
-            tracing::warn!(%error, stream = &*slot.name(), "the last fence of a stream could not be recorded");
+    pub(crate) fn close(&self, _gate: &Gate<'_>, slot: &Slot) {
+        // Held from the fence to the end, so that no mark comes in between: nothing would ever cover it.
+        let mut driver = slot.driver.write();
+        let Some(open) = driver.as_ref() else { return };
+        // As in `record`: the last fence comes after work that nobody saw.
+        slot.clock.mark();
+        // A mark of its own: a stream that only waited has none, and its last fence would seem to cover nothing new. A new
+        // stream must not inherit an order whose waits are not complete.
+        slot.clock.mark();
+        let closed = self.record_on(slot, open).and_then(|_| self.device.destroy_stream(open.id));
+        if let Err(error) = closed {
+            tracing::warn!(%error, stream = &*open.name, "a stream could not be closed; trying again later");
             return;
         }
-        let mut driver = slot.driver.write();
-        // A mark may have come between the fence and this lock. It stands for no work of the program, which has let go
-        // of the stream, so the fence covers it in all but name; `now` is what later uses ask for.
-        let Some(open) = driver.take() else { return };
-        if let Err(error) = self.device.destroy_stream(open.id) {
-            tracing::warn!(%error, stream = &*open.name, "a stream could not be destroyed");
-        }
+        *driver = None;
     }
 
     /// An idle place whose former stream has completed everything, taken over by `driver`.

@@ -118,12 +118,14 @@ impl<F: Clone> Clock<F> {
     /// When the stamp is another stream's.
     pub fn recorded(&self, stamp: &Stamp, fence: F) {
         assert_eq!(stamp.stream, self.stream, "a stamp belongs to the stream it was taken from");
+        // Given back after the lock: the end of a fence may call the device.
+        let mut replaced = None;
         let mut inner = self.inner.lock();
         // Two threads may record at once: an older stamp adds nothing to a newer one.
         let newest = inner.fences.back().map_or(self.completed(), |last| last.covered);
         if newest < stamp.covered {
             if inner.fences.back().is_some_and(|last| !last.demanded) {
-                inner.fences.pop_back();
+                replaced = inner.fences.pop_back();
             }
             inner.fences.push_back(Entry { covered: stamp.covered, fence, demanded: false });
         }
@@ -133,6 +135,8 @@ impl<F: Clone> Clock<F> {
                 entry.demanded = true;
             }
         }
+        drop(inner);
+        drop(replaced);
     }
 
     /// Somebody waits for `position` to be passed: the oldest fence that covers it is kept from now on.

@@ -57,6 +57,17 @@ pub struct Retired {
     pub requested: u64,
 }
 
+/// A handle without a live block, and what has to be passed before it may be unmapped.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unoccupied {
+    /// The handle.
+    pub mapping: Mapping,
+    /// The position of the owner.
+    pub since: Position,
+    /// The positions of other streams: those that its pending frees wait for.
+    pub waits: Vec<Wait>,
+}
+
 /// A block that is given out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo {
@@ -300,6 +311,31 @@ impl Heap {
         found
     }
 
+    /// Handles that could leave if everything complete were seen to be so: those that hold free and pending memory only.
+    #[must_use]
+    pub fn unoccupied(&self) -> Vec<Unoccupied> {
+        let handles = self.small.unoccupied().into_iter().chain(self.large.unoccupied());
+        handles
+            .map(|(mapping, tiles)| {
+                let (mut last, mut waits) = (Position(0), Vec::new());
+                for tile in tiles {
+                    match tile.content {
+                        Content::Free { since } => last = last.max(since),
+                        Content::Pending(number) => {
+                            let pending = &self.pending[&number];
+                            last = last.max(pending.since);
+                            waits.extend(pending.waits.iter().copied());
+                        }
+                        Content::Live(_) | Content::Unmapped => {
+                            unreachable!("an unoccupied handle lies in free and pending tiles")
+                        }
+                    }
+                }
+                Unoccupied { mapping, since: last, waits: join_waits(waits) }
+            })
+            .collect()
+    }
+
     /// A handle out of [`wholly_free`](Heap::wholly_free) was unmapped.
     pub fn unmap(&mut self, mapping: Mapping) {
         let in_small = self.small.mappings().any(|known| known.address == mapping.address);
@@ -453,6 +489,26 @@ mod tests {
         heap.retire(Position(9), |_| Satisfied::Ordered);
         assert_eq!(heap.wholly_free()[0].1, Position(9));
         assert_eq!(heap.place(2 * GRANULE).unwrap().since, Position(9));
+    }
+
+    #[test]
+    fn a_handle_with_a_live_block_is_occupied_and_a_pending_one_names_what_it_waits_for() {
+        let mut heap = Heap::new(GRANULE);
+        heap.add_range(2 * GRANULE, GRANULE, 64 * GRANULE);
+        let blocks: Vec<BlockId> = (0..3)
+            .map(|_| {
+                grow(&mut heap, 2 * GRANULE);
+                heap.place(2 * GRANULE).unwrap().block
+            })
+            .collect();
+        heap.free(freed(blocks[0], &[5]));
+        heap.free(freed(blocks[2], &[]));
+        let found = heap.unoccupied();
+        let waits = |index: usize| (found[index].mapping.address / GRANULE, found[index].waits.clone());
+        assert_eq!(found.len(), 2);
+        assert_eq!(waits(0), (1, vec![Wait { stream: T, position: Position(5) }]));
+        assert_eq!(waits(1), (5, vec![]));
+        assert!(found.iter().all(|handle| handle.since == Position(1)));
     }
 
     #[test]

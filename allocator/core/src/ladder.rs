@@ -62,18 +62,16 @@ impl fmt::Display for Rung {
 
 /// One climb: search, then [`next`](Ladder::next) for the action to take before searching again, until the search
 /// succeeds or there is no rung left.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ladder {
     standing_on: usize,
-    capturing: bool,
 }
 
 impl Ladder {
-    /// At the bottom: own free memory is searched first. While a stream of the device captures, no rung that touches
-    /// fences is offered.
+    /// At the bottom: own free memory is searched first.
     #[must_use]
-    pub fn new(capturing: bool) -> Self {
-        Ladder { standing_on: 0, capturing }
+    pub fn new() -> Self {
+        Ladder { standing_on: 0 }
     }
 
     /// Where the climb stands: the rung whose search comes next or succeeded.
@@ -82,16 +80,13 @@ impl Ladder {
         Rung::ALL[self.standing_on]
     }
 
-    /// The next rung, or `None` at the top: the request cannot be met.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "a climb is not iterated over: a search stands between the rungs"
-    )]
-    pub fn next(&mut self) -> Option<Rung> {
+    /// The next rung, or `None` at the top: the request cannot be met. While a stream of the device captures, no rung
+    /// that touches fences is offered.
+    pub fn next(&mut self, capturing: bool) -> Option<Rung> {
         loop {
             let rung = *Rung::ALL.get(self.standing_on + 1)?;
             self.standing_on += 1;
-            if !(self.capturing && rung.touches_fences()) {
+            if !(capturing && rung.touches_fences()) {
                 return Some(rung);
             }
         }
@@ -104,15 +99,15 @@ mod tests {
 
     #[test]
     fn a_capture_is_offered_no_fence() {
-        let mut ladder = Ladder::new(true);
-        let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next()).collect();
+        let mut ladder = Ladder::new();
+        let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next(true)).collect();
         assert_eq!(climbed, [Rung::Grow, Rung::Callbacks]);
     }
 
     #[test]
     fn waiting_comes_last() {
-        let mut ladder = Ladder::new(false);
-        let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next()).collect();
+        let mut ladder = Ladder::new();
+        let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next(false)).collect();
         assert_eq!(climbed, Rung::ALL[1..]);
         assert_eq!(ladder.rung(), Rung::HostWaitOthers);
     }

@@ -26,7 +26,7 @@ mod uses;
 
 pub use books::{Books, GaugeReading, Ledger, LedgerTotals, Shortage};
 pub use clock::{Clock, Demand, Stamp};
-pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind};
+pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind, Unoccupied};
 pub use ladder::{Ladder, Rung};
 pub use space::{Gap, Mapping, handle_sizes};
 pub use station::{Receive, Station, StationGuard};

@@ -207,6 +207,24 @@ impl Space {
         found
     }
 
+    /// Handles without a live block, each with the tiles that it touches, in the order of addresses.
+    pub(crate) fn unoccupied(&self) -> Vec<(Mapping, Vec<Tile>)> {
+        let mut found = Vec::new();
+        for run in self.runs(|content| matches!(content, Content::Free { .. } | Content::Pending(_))) {
+            let (start, end) = bounds(&run);
+            for &mapping in self.mappings.range(start..end).map(|(_, mapping)| mapping) {
+                let mapped_end = mapping.address + mapping.bytes;
+                if mapped_end > end {
+                    continue;
+                }
+                let first = run.partition_point(|&(address, tile)| address + tile.bytes <= mapping.address);
+                let touched = run[first..].iter().take_while(|(address, _)| *address < mapped_end);
+                found.push((mapping, touched.map(|&(_, tile)| tile).collect()));
+            }
+        }
+        found
+    }
+
     /// A wholly free handle was unmapped.
     pub(crate) fn unmap(&mut self, address: u64) -> Mapping {
         let mapping = self.mappings.remove(&address).expect("only a mapped handle is unmapped");

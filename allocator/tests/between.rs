@@ -1,0 +1,112 @@
+//! What happens when another thread acts in the middle of a call: between the device's part and the allocator's.
+
+use std::sync::Arc;
+
+use highwater::device::sim::SimDevice;
+use highwater::device::{Cost, DeviceCall};
+use highwater::{Allocator, Buffer, Settings, Stream};
+
+use crate::world::{GRANULE, HookedDevice, address, granules, ticks};
+
+struct Stage {
+    sim: Arc<SimDevice>,
+    device: Arc<HookedDevice>,
+    allocator: Allocator,
+    s: Stream,
+    t: Stream,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let sim = SimDevice::new(ticks());
+        let device = HookedDevice::new(sim.clone());
+        let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
+        let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+        Stage { sim, device, allocator, s, t }
+    }
+
+    /// A whole handle of `s`.
+    fn handle(&self) -> Arc<Buffer<u8>> {
+        Arc::new(self.s.alloc(granules(1)).unwrap())
+    }
+
+    /// `t` uses the buffer until 100 ns: before that, `s` must not have it again.
+    fn expect_pending_until_100(&self, at: u64) {
+        assert!(self.device.has_run());
+        for ns in [1, 98] {
+            self.sim.host_work(ns);
+            assert_eq!(self.allocator.memory_stats().pending_bytes, GRANULE);
+            let other = self.handle();
+            assert_ne!(address(&other), at);
+        }
+        self.sim.host_work(1);
+        let [first, second] = [self.handle(), self.handle()];
+        assert!(address(&first) == at || address(&second) == at);
+    }
+}
+
+fn busy(stream: &Stream, buffer: &Buffer<u8>) {
+    stream.launch("busy", Cost::exact(100)).read(buffer).submit().unwrap();
+}
+
+#[test]
+fn a_launch_right_after_a_record_is_not_covered_by_it() {
+    let stage = Stage::new();
+    let (buffer, t) = (stage.handle(), stage.t.clone());
+    let (at, given) = (address(&buffer), buffer.clone());
+    stage.device.after(DeviceCall::Record, move || busy(&t, &given));
+    let _fence = stage.t.record().unwrap();
+    drop(buffer);
+    stage.expect_pending_until_100(at);
+}
+
+#[test]
+fn a_record_right_before_a_launch_does_not_cover_it() {
+    let stage = Stage::new();
+    let (buffer, t) = (stage.handle(), stage.t.clone());
+    let at = address(&buffer);
+    stage.device.before(DeviceCall::Launch, move || drop(t.record().unwrap()));
+    busy(&stage.t, &buffer);
+    drop(buffer);
+    stage.expect_pending_until_100(at);
+}
+
+#[test]
+fn a_launch_right_before_a_wait_is_not_ordered_by_it() {
+    let stage = Stage::new();
+    let used = stage.handle();
+    let at = address(&used);
+    stage.s.launch("fill", Cost::exact(100)).write(&*used).submit().unwrap();
+    drop(used);
+    let recycled = stage.handle();
+    assert_eq!(address(&recycled), at);
+    let filled = stage.s.record().unwrap();
+    let (t, given) = (stage.t.clone(), recycled.clone());
+    stage.device.before(DeviceCall::Wait, move || {
+        t.launch("fill", Cost::exact(10)).write(&*given).submit().unwrap();
+    });
+    stage.t.wait(&filled).unwrap();
+    assert!(stage.device.has_run());
+    assert_eq!(stage.allocator.memory_stats().waits_inserted, 1);
+    stage.sim.cluster().settle().unwrap();
+    assert!(stage.sim.cluster().hazards().is_empty());
+}
+
+#[test]
+fn a_free_while_a_fence_is_asked_is_not_lost() {
+    let stage = Stage::new();
+    let [first, second] = [stage.handle(), stage.handle()];
+    busy(&stage.t, &first);
+    drop(stage.t.record().unwrap());
+    busy(&stage.t, &second);
+    let at = address(&first);
+    drop(first);
+    stage.sim.host_work(100);
+    // The one who asks is inside the heap of `s`: the free of `second` becomes a message to it.
+    stage.device.after(DeviceCall::Query, move || drop(second));
+    let again = stage.handle();
+    assert!(stage.device.has_run());
+    assert_eq!(address(&again), at);
+    assert_eq!(stage.allocator.memory_stats().pending_bytes, GRANULE);
+    stage.allocator.check().unwrap();
+}

@@ -1,0 +1,337 @@
+//! Every call of the device fails in turn, and the device itself: an error or success, never a panic; the books balance
+//! afterwards, and everything works again.
+
+use highwater::device::sim::SimDevice;
+use highwater::device::{Access, Cost, Device, DeviceCall, DeviceError};
+use highwater::{Allocator, Buffer, Error, Fence, Settings, Stream};
+
+use crate::world::{GRANULE, GRANULES, MEMORY, World, granules, ticks};
+
+/// The program that meets the faults. It goes on after an error, and tells how many there were.
+struct Program<'a> {
+    world: &'a World,
+    errors: u64,
+}
+
+impl Program<'_> {
+    /// What succeeded.
+    fn got<T, E: Into<Error>>(&mut self, result: Result<T, E>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                assert!(!error.into().to_string().is_empty());
+                self.errors += 1;
+                self.world.allocator.check().unwrap();
+                None
+            }
+        }
+    }
+
+    fn alloc(&mut self, stream: &Stream, granules_wanted: u64) -> Option<Buffer<u8>> {
+        let buffer = stream.alloc(granules(granules_wanted));
+        self.got(buffer)
+    }
+
+    fn launch(&mut self, stream: &Stream, buffer: Option<&Buffer<u8>>, ns: u64) {
+        let Some(buffer) = buffer else { return };
+        let launched = stream.launch("work", Cost::exact(ns)).read_write(buffer).submit();
+        self.got(launched);
+    }
+
+    fn fence(&mut self, stream: &Stream) -> Option<Fence> {
+        let fence = stream.record();
+        self.got(fence)
+    }
+
+    /// Allocations, frees with foreign uses, launches, copies, trims, streams that come and go, a capture, and the ladder
+    /// up to its top.
+    fn run(&mut self) {
+        let world = self.world;
+        let streams: Vec<Stream> =
+            ["s", "t", "u"].iter().filter_map(|name| self.got(world.allocator.create_stream(name))).collect();
+        let [Some(s), Some(t), u] = [0, 1, 2].map(|index| streams.get(index)) else { return };
+        let u = u.unwrap_or(t);
+        self.sharing(s, t);
+        self.copies(s);
+        self.streams_come_and_go(s);
+        self.captures(s, t);
+        self.ladder(s, t, u);
+        world.allocator.trim(3 * GRANULE);
+        world.allocator.trim(0);
+    }
+
+    fn sharing(&mut self, s: &Stream, t: &Stream) {
+        let recycled = self.alloc(s, 1);
+        self.launch(s, recycled.as_ref(), 30);
+        drop(recycled);
+        let (x, y) = (self.alloc(s, 1), self.alloc(s, 2));
+        self.launch(t, x.as_ref(), 20);
+        let done = self.fence(t);
+        if let (Some(y), Some(done)) = (&y, &done) {
+            let used = y.record_use(t, done);
+            self.got(used);
+            y.record_stream(t);
+            self.got(s.wait(done));
+        }
+        self.launch(s, y.as_ref(), 5);
+        drop((x, y));
+        self.world.pass(60);
+        if let Some(done) = done {
+            self.got(done.is_complete());
+            if let Some(later) = self.fence(t) {
+                let _ = self.got(later.wait(std::time::Duration::from_secs(1)));
+                self.got(later.elapsed_ns_since(&done));
+            }
+        }
+        let again = self.alloc(s, 3);
+        self.launch(s, again.as_ref(), 5);
+    }
+
+    fn copies(&mut self, s: &Stream) {
+        let Some(x) = self.alloc(s, 1) else { return };
+        for pinned in [true, false, true] {
+            let (allocator, bytes) = (&self.world.allocator, granules(1));
+            let host = if pinned { allocator.pinned::<u8>(bytes) } else { allocator.pageable(bytes) };
+            self.got(s.copy_to_device(&host, &x));
+            self.got(s.copy_to_host(&x, &host));
+            self.got(host.is_ready());
+            self.got(host.wait(std::time::Duration::from_secs(1)));
+        }
+    }
+
+    fn streams_come_and_go(&mut self, s: &Stream) {
+        for _ in 0..3 {
+            let created = self.world.allocator.create_stream("short-lived");
+            let Some(short) = self.got(created) else { continue };
+            let (own, of_s) = (self.alloc(&short, 1), self.alloc(s, 1));
+            self.launch(&short, own.as_ref(), 10);
+            self.launch(&short, of_s.as_ref(), 10);
+            drop(short);
+            drop((own, of_s));
+            self.world.pass(15);
+        }
+    }
+
+    fn captures(&mut self, s: &Stream, t: &Stream) {
+        let capture = s.begin_capture();
+        let Some(capture) = self.got(capture) else { return };
+        let (inside, outside) = (self.alloc(s, 1), self.alloc(t, 1));
+        self.launch(s, inside.as_ref(), 1);
+        self.launch(t, outside.as_ref(), 1);
+        drop((inside, outside));
+        let graph = self.got(capture.end());
+        drop(graph);
+    }
+
+    fn ladder(&mut self, s: &Stream, t: &Stream, u: &Stream) {
+        let all = self.alloc(s, GRANULES);
+        self.launch(t, all.as_ref(), 40);
+        drop(all);
+        let own = self.alloc(s, GRANULES);
+        self.launch(s, own.as_ref(), 40);
+        drop(own);
+        let other = self.alloc(u, GRANULES / 2);
+        self.launch(u, other.as_ref(), 10);
+        let (too_much, _) = (self.alloc(s, GRANULES), self.alloc(u, 2));
+        assert!(too_much.is_none() || other.is_none());
+    }
+}
+
+fn errors_of(world: &World) -> u64 {
+    let mut program = Program { world, errors: 0 };
+    program.run();
+    program.errors
+}
+
+/// The last request of the ladder is to fail, always.
+const EXPECTED_ERRORS: u64 = 1;
+
+#[test]
+fn every_call_may_fail() {
+    for &call in DeviceCall::ALL {
+        for nth in 1..=3 {
+            let world = World::timed();
+            world.device.fail_nth(call, nth);
+            let before = world.counters().of(call);
+            let errors = errors_of(&world);
+            let calls = world.counters().of(call) - before;
+            // Calls that the program and the allocator make once, or never.
+            let most = match call {
+                DeviceCall::Collective | DeviceCall::Unreserve => 0,
+                DeviceCall::Elapsed | DeviceCall::BeginCapture | DeviceCall::EndCapture | DeviceCall::MemoryInfo => 1,
+                _ => u64::MAX,
+            };
+            assert!(calls >= nth.min(most), "{call} was made {calls} times, the failure of number {nth} was not met");
+            if matches!(call, DeviceCall::Launch | DeviceCall::SetAccess | DeviceCall::CreateStream) {
+                assert!(errors > EXPECTED_ERRORS, "{call} {nth}: the failure was not told");
+            }
+            world.check();
+            // A failure that was not met yet may hit the next run; after that there is none.
+            errors_of(&world);
+            errors_of(&world);
+            assert_eq!(errors_of(&world), EXPECTED_ERRORS, "{call} {nth}: not everything works again");
+            world.end_after_fault(call);
+        }
+    }
+}
+
+#[test]
+fn two_failures_at_once_are_no_worse() {
+    let calls = [DeviceCall::Unmap, DeviceCall::Release, DeviceCall::Map, DeviceCall::SetAccess, DeviceCall::Create];
+    let more = [DeviceCall::Record, DeviceCall::Query, DeviceCall::Wait, DeviceCall::Synchronize];
+    for first in calls {
+        for second in calls.iter().chain(&more) {
+            for nth in 1..=2 {
+                let world = World::timed();
+                world.device.fail_nth(first, nth);
+                world.device.fail_nth(*second, nth + 1);
+                for _ in 0..4 {
+                    errors_of(&world);
+                    world.check();
+                }
+                assert_eq!(errors_of(&world), EXPECTED_ERRORS, "{first} and {second}");
+                world.end();
+            }
+        }
+    }
+}
+
+#[test]
+fn handles_that_the_device_keeps_are_counted_and_returned_later() {
+    let world = World::timed();
+    let [s] = world.streams();
+    drop(world.bytes(&s, granules(4)));
+    world.device.fail_nth(DeviceCall::Release, 1);
+    assert_eq!(world.allocator.trim(0), 4 * GRANULE, "unmapped, but not released");
+    assert_eq!((world.stats().stray_bytes, world.stats().cached_bytes), (4 * GRANULE, 0));
+    world.check();
+    let report = world.no_room(&s, granules(GRANULES) + 1);
+    assert_eq!((report.stray, report.physical), (4 * GRANULE, 4 * GRANULE));
+    assert!(report.to_string().contains("256.00 KiB in handles that the device would not take back"), "{report}");
+    assert_eq!(world.allocator.trim(0), 0);
+    assert_eq!(world.stats().stray_bytes, 0);
+    drop(s);
+    world.end();
+}
+
+#[test]
+fn growth_that_fails_half_way_leaves_nothing_half_done() {
+    for (call, nth) in [(DeviceCall::Create, 2), (DeviceCall::Map, 2), (DeviceCall::SetAccess, 3), (DeviceCall::Map, 1)]
+    {
+        for also in [None, Some(DeviceCall::Unmap), Some(DeviceCall::Release)] {
+            let world = World::timed();
+            let [s] = world.streams();
+            world.device.fail_nth(call, nth);
+            if let Some(also) = also {
+                world.device.fail_nth(also, 1);
+            }
+            // 7 granules are three handles: of 4, 2 and 1.
+            let first = s.alloc::<u8>(granules(7));
+            assert!(first.is_ok() == (call == DeviceCall::Create), "a failed create is a full device: tried again");
+            world.check();
+            let second = world.bytes(&s, granules(7));
+            assert_eq!(world.stats().stray_bytes, 0, "tried again when memory is needed");
+            drop((first, second, s));
+            // The second failure may not have been met yet.
+            world.allocator.trim(0);
+            world.end();
+        }
+    }
+}
+
+/// What a device that is broken for good answers: errors, and no hang.
+fn everything_errors(device: &SimDevice, allocator: &Allocator, s: &Stream, x: Buffer<u8>) {
+    assert!(matches!(device.memory_info(), Err(DeviceError::Poisoned { .. })));
+    assert!(s.record().is_err());
+    assert!(s.launch("late", Cost::exact(1)).read(&x).submit().is_err());
+    assert!(allocator.create_stream("late").is_err());
+    assert!(s.alloc::<u8>(granules(GRANULES)).is_err());
+    assert!(s.begin_capture().is_err());
+    let host = allocator.pinned::<u8>(x.len());
+    assert!(s.copy_to_host(&x, &host).is_err());
+    let reserved = allocator.memory_stats().reserved.now;
+    assert_eq!(allocator.trim(0), reserved, "nothing can be returned");
+    drop(x);
+    allocator.check().unwrap();
+    assert_eq!(allocator.memory_stats().live.now, 0);
+}
+
+#[test]
+fn a_panic_in_an_operation_breaks_the_device_and_nothing_else() {
+    let World { device, allocator, .. } = World::timed();
+    let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+    let (x, y): (Buffer<u8>, Buffer<u8>) = (s.alloc(granules(2)).unwrap(), s.alloc(granules(1)).unwrap());
+    let fence = s.record().unwrap();
+    t.launch("bad", Cost::exact(10)).write(&y).body(|_| panic!("bad kernel")).submit().unwrap();
+    drop(y);
+    let error = t.record().unwrap().wait(std::time::Duration::from_secs(1)).unwrap_err();
+    assert!(error.to_string().contains("bad kernel"), "{error}");
+    assert!(fence.is_complete().is_err());
+    assert_eq!(allocator.memory_stats().pending_bytes, GRANULE, "its use never completes");
+    everything_errors(&device, &allocator, &s, x);
+    drop((fence, s, t, allocator));
+}
+
+#[test]
+fn a_fence_that_fails_is_never_complete() {
+    for nth in 1..=3 {
+        let World { device, allocator, .. } = World::timed();
+        let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+        let x: Buffer<u8> = s.alloc(granules(2)).unwrap();
+        device.fail_fence(nth);
+        for _ in 0..3 {
+            let Ok(y) = s.alloc::<u8>(granules(1)) else { break };
+            let _ = t.launch("use", Cost::exact(10)).read(&y).submit();
+            drop(y);
+            device.host_work(20);
+        }
+        everything_errors(&device, &allocator, &s, x);
+        drop((s, t, allocator));
+    }
+}
+
+#[test]
+fn a_device_that_fails_from_the_start_makes_no_allocator() {
+    let device = SimDevice::new(ticks());
+    device.fail_nth(DeviceCall::MemoryInfo, 1);
+    let error = Allocator::with_settings(device.clone(), Settings::default()).unwrap_err();
+    assert_eq!(error.to_string(), "asking the device for its memory: injected failure of memory_info number 1");
+    let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
+    drop(allocator);
+    assert_eq!(device.memory_info().unwrap().free, MEMORY);
+}
+
+#[test]
+fn an_end_whose_calls_fail_is_still_an_end() {
+    for call in [DeviceCall::Record, DeviceCall::Query, DeviceCall::Synchronize, DeviceCall::Unmap, DeviceCall::Release]
+    {
+        let World { device, allocator, .. } = World::timed();
+        let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+        let x: Buffer<u8> = s.alloc(granules(2)).unwrap();
+        t.launch("use", Cost::exact(10)).read(&x).submit().unwrap();
+        drop((x, s, t));
+        device.fail_nth(call, 1);
+        drop(allocator);
+        device.cluster().settle().unwrap();
+    }
+}
+
+#[test]
+fn touching_memory_that_was_given_back_is_found_by_the_device() {
+    // The stage itself: a test that could not see an early unmap would prove nothing.
+    let World { device, allocator, .. } = World::timed();
+    let s = allocator.create_stream("s").unwrap();
+    let raw = allocator.alloc_raw(&s, GRANULE).unwrap();
+    allocator.free_raw(raw).unwrap();
+    assert_eq!(allocator.trim(0), 0);
+    let operand = highwater::device::Operand { range: highwater::device::ByteRange::new(raw, 8), access: Access::Read };
+    let operation = highwater::device::Operation {
+        name: "stale".into(),
+        tag: 0,
+        cost: Cost::exact(1),
+        operands: vec![operand],
+        body: highwater::device::Body::Nothing,
+    };
+    device.launch(s.id(), operation).unwrap();
+    assert!(matches!(device.cluster().settle(), Err(DeviceError::IllegalAddress { .. })));
+}

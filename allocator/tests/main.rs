@@ -1,0 +1,19 @@
+//! The allocator on a simulated device: what it promises, and what happens when things go wrong.
+//!
+//! Each file has one theme; `world` is the stage. Times are virtual: ns that operations last, with calls that are free,
+//! or steps that a seed chooses.
+
+mod world;
+
+mod between;
+mod capture;
+mod contract;
+mod faults;
+mod hunt;
+mod ladder;
+mod lifetimes;
+mod order;
+mod pressure;
+mod snapshot;
+mod steady;
+mod uses;
