@@ -1,0 +1,196 @@
+//! Why a command did not end well: one line for people, and an exit code.
+//!
+//! A line names what is wrong, where, and what to do.
+
+use std::path::{Path, PathBuf};
+
+use crate::train::session::SessionError;
+
+/// Exit code of bad input.
+pub(crate) const BAD_INPUT: u8 = 2;
+
+/// Exit code of a command that ran, with no for an answer, or not to its end.
+const NO: u8 = 1;
+
+/// Why a command did not end well.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The input is bad; nothing was started.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The training stopped.
+    #[error("{source}, while training; the steps before are in {}", run.display())]
+    Run {
+        /// Why.
+        source: SessionError,
+        /// The run folder.
+        run: PathBuf,
+    },
+    /// A result could not be written.
+    #[error("{reason}, {}; free the place or choose another with --out", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The report could not be printed.
+    #[error("{0}, writing the report to stdout; the results are in the run folder all the same")]
+    Report(std::io::Error),
+    /// The training ran to its end, and is of no use.
+    #[error("the loss is not finite, from step {step} on; try a smaller --lr")]
+    LossNotFinite {
+        /// The first such step, from 0.
+        step: u64,
+    },
+}
+
+/// Input that is refused before anything starts.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub(crate) enum InputError {
+    /// A number that must not be 0.
+    #[error("0 is no {what}, {option}; give at least 1")]
+    Zero {
+        /// What it counts.
+        what: &'static str,
+        /// The option.
+        option: &'static str,
+    },
+    /// A number above its limit.
+    #[error("{value} is too large, {option}; give at most {limit}")]
+    TooLarge {
+        /// The number.
+        value: u64,
+        /// The option.
+        option: &'static str,
+        /// The largest that is taken.
+        limit: u64,
+    },
+    /// The width does not split into the heads.
+    #[error("{width} is not a multiple of {heads}, --width {width} with --heads {heads}; give a --width that is")]
+    UnevenHeads {
+        /// `--width`.
+        width: u64,
+        /// `--heads`.
+        heads: u64,
+    },
+    /// The batch does not split into micro-batches.
+    #[error(
+        "{batch} is not a multiple of {micro_batch}, --batch {batch} with --micro-batch {micro_batch}; \
+         give a --batch that is"
+    )]
+    UnevenBatch {
+        /// `--batch`.
+        batch: u64,
+        /// `--micro-batch`.
+        micro_batch: u64,
+    },
+    /// The micro-batches do not split over the ranks.
+    #[error(
+        "{micro_batches} micro-batches do not spread evenly over {ranks} ranks, --batch with --micro-batch and --ranks; \
+         give a --batch that is a multiple of {}",
+        u64::from(*ranks) * micro_batch
+    )]
+    UnevenRanks {
+        /// Micro-batches of a step.
+        micro_batches: u64,
+        /// `--micro-batch`.
+        micro_batch: u64,
+        /// `--ranks`.
+        ranks: u32,
+    },
+    /// The learning rate is no number to learn with.
+    #[error("{0} is no learning rate, --lr; give a finite number above 0")]
+    LearningRate(f64),
+    /// The plan of a step would be too long.
+    #[error(
+        "a step of {operations} operations is too long, --layers with --batch; \
+         give fewer layers or micro-batches, so that it has at most {limit}"
+    )]
+    StepTooLong {
+        /// Operations of a rank in a step, at most.
+        operations: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A file of the corpus that cannot be read.
+    #[error("{reason}, reading {}; give files that can be read", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// A folder where a file should be.
+    #[error("this is a folder, {}; give the files in it", .0.display())]
+    Folder(PathBuf),
+    /// No files were given, and there is no checkout to take them from.
+    #[error("there is nothing to train on, {} is in no checkout of this project; give FILES", .0.display())]
+    NoCheckout(PathBuf),
+    /// The corpus is shorter than a sequence.
+    #[error("{bytes} bytes are too short, {place}; give at least {needed} bytes, or a smaller --seq")]
+    TooShort {
+        /// Bytes of the corpus.
+        bytes: u64,
+        /// Where they come from.
+        place: String,
+        /// What one sequence and its last target take.
+        needed: u64,
+    },
+    /// The run folder holds something.
+    #[error("the folder is not empty, --out {}; give a new or an empty one", .0.display())]
+    OutNotEmpty(PathBuf),
+    /// The run folder is something else.
+    #[error("this is not a folder, --out {}; give a new or an empty folder", .0.display())]
+    OutNotAFolder(PathBuf),
+    /// The run folder cannot be made or looked into.
+    #[error("{reason}, {}; choose another folder with --out", path.display())]
+    OutFailed {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+}
+
+impl Failure {
+    /// A result at `path` could not be written.
+    pub(crate) fn write(path: &Path, reason: impl ToString) -> Self {
+        Failure::Write { path: path.to_owned(), reason: reason.to_string() }
+    }
+
+    /// What to tell, on one line.
+    pub(crate) fn line(&self) -> String {
+        let text = self.to_string();
+        let parts: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        parts.join("; ")
+    }
+
+    /// The exit code.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Input(_) => BAD_INPUT,
+            Failure::Run { .. } | Failure::Write { .. } | Failure::Report(_) | Failure::LossNotFinite { .. } => NO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_bad_input_exits_with_2() {
+        assert_eq!(Failure::from(InputError::LearningRate(f64::NAN)).exit_code(), 2);
+        assert_eq!(Failure::LossNotFinite { step: 3 }.exit_code(), 1);
+        assert_eq!(Failure::write(Path::new("x"), "disk full").exit_code(), 1);
+        assert_eq!(Failure::Report(std::io::Error::other("closed")).exit_code(), 1);
+    }
+
+    #[test]
+    fn a_cause_of_many_lines_is_told_on_one() {
+        let failure = Failure::write(Path::new("runs/1"), "no space\n  2 of 3\n\nleft");
+        let expected = "no space; 2 of 3; left, runs/1; free the place or choose another with --out";
+        assert_eq!(failure.line(), expected);
+    }
+}

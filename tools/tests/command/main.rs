@@ -1,0 +1,8 @@
+//! The `highwater` command as a user meets it: words in; exit code, streams and files out.
+
+mod bad_input;
+mod help;
+#[path = "../../src/scratch.rs"]
+mod scratch;
+mod support;
+mod training;
