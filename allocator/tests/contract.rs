@@ -271,8 +271,9 @@ fn a_limit_below_the_devices_memory_holds() {
 fn buffers_go_from_thread_to_thread_and_every_byte_stays_right() {
     let world = Arc::new(World::new(SimConfig { memory_bytes: 4 * MEMORY, ..ticks() }, Settings::builder()));
     let (threads, rounds) = (4, 200);
-    let boxes: Arc<Vec<Mutex<Vec<(Buffer<u8>, highwater::Fence, u8)>>>> =
-        Arc::new((0..threads).map(|_| Mutex::default()).collect());
+    /// What a thread finds: buffers, each with the fence after its last write and the byte that it is full of.
+    type Letters = Mutex<Vec<(Buffer<u8>, highwater::Fence, u8)>>;
+    let boxes: Arc<Vec<Letters>> = Arc::new((0..threads).map(|_| Mutex::default()).collect());
     thread::scope(|scope| {
         for thread in 0..threads {
             let (world, boxes) = (world.clone(), boxes.clone());

@@ -46,10 +46,15 @@ pub(crate) fn run(arguments: &TrainArgs) -> Result<(), Failure> {
     let folder = RunFolder::create(arguments.out.as_deref(), &start)?;
 
     let job = check::job(arguments, corpus.bytes.clone());
+    let stopped = |source| Failure::Run { source, run: folder.path().to_owned() };
+    let plan = session::plan(&job).map_err(stopped)?;
+    if !arguments.json {
+        report::print(&format!("{plan}\n")).map_err(Failure::Report)?;
+    }
     let mut watch = Watch::new(&job, &folder, arguments.json)?;
-    let trained = session::train(&job, &mut |seen| watch.see(seen));
+    let trained = session::train(&job, plan, &mut |seen| watch.see(seen));
     watch.progress.finish();
-    let outcome = trained.map_err(|source| Failure::Run { source, run: folder.path().to_owned() })?;
+    let outcome = trained.map_err(stopped)?;
 
     let saved = save(&outcome, &folder);
     let report = Report {

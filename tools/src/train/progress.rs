@@ -39,8 +39,8 @@ impl Progress {
         let done = seen.step + 1;
         match self {
             Progress::Bar(bar) => {
-                bar.set_message(facts(seen, tokens_per_s));
                 bar.set_position(done);
+                bar.set_message(facts(seen, tokens_per_s));
             }
             Progress::Lines(steps) if is_line(done) => {
                 // Nobody reads it if it cannot be written.

@@ -45,18 +45,25 @@ struct Numbers {
     run_dir: String,
 }
 
+/// Prints to the standard output. A reader that has gone is no error.
+///
+/// # Errors
+/// When it cannot be written for another reason.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        done => done,
+    }
+}
+
 impl Report<'_> {
-    /// Prints it. A reader that has gone is no error.
+    /// Prints it.
     ///
     /// # Errors
-    /// When it cannot be written for another reason.
+    /// As [`print`].
     pub(crate) fn print(&self, json: bool) -> io::Result<()> {
-        let text = if json { self.json() } else { self.table() };
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            done => done,
-        }
+        print(&if json { self.json() } else { self.table() })
     }
 
     fn json(&self) -> String {

@@ -167,11 +167,16 @@ impl Job {
     }
 }
 
-/// Trains; `seen` is called once a step, in order, one step late.
-pub(crate) fn train(job: &Job, seen: &mut (dyn FnMut(&StepSeen) + Send)) -> Result<Outcome, SessionError> {
-    let spec = job.spec();
-    let plan = Arc::new(Plan::new(&spec)?);
+/// The plan that every rank will follow, verified.
+pub(crate) fn plan(job: &Job) -> Result<Plan, SessionError> {
+    let plan = Plan::new(&job.spec())?;
     plan.verify()?;
+    Ok(plan)
+}
+
+/// Trains by a plan of [`plan`]; `seen` is called once a step, in order, one step late.
+pub(crate) fn train(job: &Job, plan: Plan, seen: &mut (dyn FnMut(&StepSeen) + Send)) -> Result<Outcome, SessionError> {
+    let plan = Arc::new(plan);
     let (step_ns, exposed_comm_fraction) = exposure(job, &plan)?;
 
     let config = SimConfig { timeline: true, ..SimConfig::default() };
@@ -181,7 +186,7 @@ pub(crate) fn train(job: &Job, seen: &mut (dyn FnMut(&StepSeen) + Send)) -> Resu
     let host_syncs: u64 = ranks.iter().map(|rank| rank.host_syncs).sum();
     Ok(Outcome {
         peak_unsharded_bytes: ranks.iter().map(|rank| rank.runner.peak_unsharded_bytes()).max().unwrap_or(0),
-        peak_unsharded_predicted_bytes: predicted_peak_bytes(&spec)?,
+        peak_unsharded_predicted_bytes: predicted_peak_bytes(plan.spec())?,
         peak_live_bytes: told.peak_live_bytes,
         peak_reserved_bytes: told.peak_reserved_bytes,
         losses: told.losses,
