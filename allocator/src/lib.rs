@@ -36,6 +36,11 @@
 //! [`device`] is the contract that a GPU keeps, with the simulated device; [`history`] is the recorder and the snapshot
 //! format. The decisions are made in the crate `highwater-core`, which knows no device.
 
+/// The examples of the README are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod allocation;
 mod allocator;
 mod buffer;

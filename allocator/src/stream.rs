@@ -194,9 +194,7 @@ impl Shared {
         // Held from the fence to the end, so that no mark comes in between: nothing would ever cover it.
         let mut driver = slot.driver.write();
         let Some(open) = driver.as_ref() else { return };
-        // As in `record`: the last fence comes after work that nobody saw.
-        slot.clock.mark();
-        // A mark of its own: a stream that only waited has none, and its last fence would seem to cover nothing new. A new
+        // A position of its own, as in `record`: the last fence comes after work that nobody saw, and after waits. A new
         // stream must not inherit an order whose waits are not complete.
         slot.clock.mark();
         let closed = self.record_on(slot, open).and_then(|_| self.device.destroy_stream(open.id));

@@ -180,7 +180,7 @@ fn the_pending_use_of_a_stream_that_is_gone_completes() {
 fn work_that_nobody_saw_counts_after_its_stream_is_gone() {
     let world = World::timed();
     let [s, t] = world.streams();
-    let (used, of_t) = (world.bytes(&s, granules(1)), world.bytes(&t, granules(1)));
+    let used = world.bytes(&s, granules(1));
     let at = Address(address(&used));
     world.fill(&s, &used, 7, 0);
     t.wait(&s.record().unwrap()).unwrap();
@@ -188,7 +188,7 @@ fn work_that_nobody_saw_counts_after_its_stream_is_gone() {
     let earlier = t.record().unwrap();
     world.raw_read(&t, at, used.bytes(), 7, 100);
     used.record_stream(&t);
-    drop((of_t, t));
+    drop(t);
     world.pass(50);
     assert!(earlier.is_complete().unwrap());
     drop(used);
@@ -276,6 +276,17 @@ fn a_stream_that_cannot_be_closed_is_closed_later() {
         assert_eq!(destroyed, calls.of(DeviceCall::CreateStream), "{call}");
         world.end();
     }
+}
+
+#[test]
+fn the_end_of_an_allocator_closes_streams_that_could_not_be_closed() {
+    let world = World::timed();
+    let [s] = world.streams();
+    world.device.fail_nth(DeviceCall::DestroyStream, 1);
+    drop(s);
+    let device = world.device.clone();
+    world.end();
+    assert_eq!(device.counters().of(DeviceCall::DestroyStream), 2, "once in vain, once at the end");
 }
 
 #[test]

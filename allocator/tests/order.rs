@@ -103,6 +103,21 @@ fn what_the_host_has_seen_complete_is_not_waited_for() {
 }
 
 #[test]
+fn what_is_complete_through_another_stream_is_not_waited_for() {
+    let world = World::timed();
+    let [s, t, u] = world.streams();
+    let buffer = recycled(&world, &s);
+    t.wait(&s.record().unwrap()).unwrap();
+    let after_both = t.record().unwrap();
+    world.pass(100);
+    assert!(after_both.is_complete().unwrap());
+    world.fill(&u, &buffer, 2, 10);
+    assert_eq!(world.stats().waits_inserted, 0);
+    drop((after_both, buffer, s, t, u));
+    world.end();
+}
+
+#[test]
 fn memory_that_is_free_by_order_alone_is_ordered_for_others_too() {
     let world = World::timed();
     let [s, t, u] = world.streams();

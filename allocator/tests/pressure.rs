@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use highwater::{Buffer, PressureGuard};
 
@@ -37,6 +38,21 @@ fn what_a_callback_frees_is_searched_even_when_others_used_it() {
     let held: Held = Arc::new(Mutex::new(vec![buffer]));
     let given = held.clone();
     let guard = world.allocator.on_pressure(move |_| given.lock().unwrap().clear());
+    let taken = world.bytes(&s, granules(GRANULES));
+    assert_eq!((world.met_at("callbacks"), world.stats().host_stalls), (1, 0));
+    drop((guard, taken, s, t));
+    world.end();
+}
+
+#[test]
+fn what_a_callback_waits_for_is_searched() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let buffer = world.bytes(&s, granules(GRANULES));
+    world.busy(&t, &buffer, 10);
+    let done = t.record().unwrap();
+    drop(buffer);
+    let guard = world.allocator.on_pressure(move |_| done.wait(Duration::from_secs(1)).unwrap());
     let taken = world.bytes(&s, granules(GRANULES));
     assert_eq!((world.met_at("callbacks"), world.stats().host_stalls), (1, 0));
     drop((guard, taken, s, t));

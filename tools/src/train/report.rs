@@ -31,7 +31,7 @@ struct Numbers {
     ranks: u32,
     /// Of the first step.
     loss_first: f64,
-    /// Of the last step.
+    /// Mean of the last steps.
     loss_last: f64,
     unigram_entropy: f64,
     tokens_per_s: f64,
@@ -73,7 +73,7 @@ impl Report<'_> {
             steps: outcome.losses.len(),
             ranks: outcome.plan.spec().ranks,
             loss_first: loss(outcome.losses.first()),
-            loss_last: loss(outcome.losses.last()),
+            loss_last: mean_of_last(&outcome.losses),
             unigram_entropy: self.unigram_entropy,
             tokens_per_s: self.tokens_per_s,
             peak_unsharded_bytes: outcome.peak_unsharded_bytes,
@@ -180,7 +180,7 @@ mod tests {
         let text = report(&outcome(vec![5.5, 4.0, 2.5])).json();
         assert_eq!(text.lines().count(), 1);
         let expected = json!({
-            "steps": 3, "ranks": 4, "loss_first": 5.5, "loss_last": 2.5, "unigram_entropy": 3.25,
+            "steps": 3, "ranks": 4, "loss_first": 5.5, "loss_last": 4.0, "unigram_entropy": 3.25,
             "tokens_per_s": 1234.5, "peak_unsharded_bytes": 12_001, "peak_unsharded_predicted_bytes": 12_000,
             "peak_live_bytes": 3_400_000, "peak_reserved_bytes": 4_194_304, "host_syncs_per_step": 0.0,
             "exposed_comm_fraction": 0.125, "parameters_digest": "0000000000abcdef", "run_dir": "runs/7",

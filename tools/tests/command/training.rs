@@ -81,7 +81,10 @@ fn metrics_have_a_line_for_each_step() {
     let of = |key: &str| lines.iter().map(|line| line[key].clone()).collect::<Vec<Value>>();
     assert_eq!(of("step"), [0, 1, 2, 3, 4]);
     assert_eq!(of("tokens"), [64, 128, 192, 256, 320]);
-    assert_eq!((&of("loss")[0], &of("loss")[4]), (&numbers["loss_first"], &numbers["loss_last"]));
+    let losses: Vec<f64> = of("loss").iter().map(|loss| loss.as_f64().unwrap()).collect();
+    assert_eq!(losses[0], numbers["loss_first"].as_f64().unwrap());
+    // The mean of the last 20 steps, of which there are five.
+    assert_eq!(losses.iter().sum::<f64>() / 5.0, numbers["loss_last"].as_f64().unwrap());
     assert_eq!(of("peak_live_bytes")[4], numbers["peak_live_bytes"]);
     assert_eq!(of("peak_reserved_bytes")[4], numbers["peak_reserved_bytes"]);
     for key in ["wall_s", "device_ns"] {
