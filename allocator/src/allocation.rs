@@ -122,6 +122,9 @@ impl Leftover {
     /// Gives the block back to its heap.
     pub(crate) fn give_back(self) {
         let shared: &Shared = self.owner.shared();
+        if shared.process.is_forked() {
+            return;
+        }
         shared.ledger.died(self.bytes);
         shared.give_back(self.owner.slot(), self.placement.block, &self.uses, self.context);
     }

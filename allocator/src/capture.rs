@@ -89,7 +89,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        if self.pool.is_none() {
+        if self.pool.is_none() || self.stream.shared().process.is_forked() {
             return;
         }
         if let Err(error) = self.finish() {

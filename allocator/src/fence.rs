@@ -9,10 +9,11 @@ use highwater_device::{Device, FenceHandle, Waited};
 
 use crate::StreamError;
 use crate::error::Doing;
-use crate::shared::Shared;
+use crate::shared::{Process, Shared};
 
 /// A recorded fence of the driver, with what it proves. Given back when nobody refers to it any more.
 pub(crate) struct Recorded {
+    process: Process,
     device: Arc<dyn Device>,
     pub(crate) handle: FenceHandle,
     pub(crate) stamp: Stamp,
@@ -20,13 +21,15 @@ pub(crate) struct Recorded {
 
 impl Recorded {
     pub(crate) fn new(device: Arc<dyn Device>, handle: FenceHandle, stamp: Stamp) -> Self {
-        Recorded { device, handle, stamp }
+        Recorded { process: Process::current(), device, handle, stamp }
     }
 }
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        self.device.release_fence(self.handle);
+        if !self.process.is_forked() {
+            self.device.release_fence(self.handle);
+        }
     }
 }
 

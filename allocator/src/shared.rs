@@ -22,8 +22,25 @@ pub(crate) type Callback = Arc<dyn Fn(u64) + Send + Sync>;
 /// Leave to touch fences: no stream of the device captures, and none begins to as long as this lives.
 pub(crate) struct Gate<'a>(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>);
 
+/// The process that something was made in. In a forked child the driver must not be called: what is dropped there is
+/// left alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    pub(crate) fn current() -> Self {
+        Process(std::process::id())
+    }
+
+    /// Whether this is a child that was forked off since.
+    pub(crate) fn is_forked(self) -> bool {
+        self.0 != std::process::id()
+    }
+}
+
 /// One allocator.
 pub(crate) struct Shared {
+    pub(crate) process: Process,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) settings: Settings,
     pub(crate) ledger: Ledger,
@@ -41,6 +58,7 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn new(device: Arc<dyn Device>, settings: Settings, limit: u64) -> Self {
         Shared {
+            process: Process::current(),
             device,
             settings,
             ledger: Ledger::new(limit),

@@ -177,7 +177,7 @@ impl fmt::Debug for Stream {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if !self.owned {
+        if !self.owned || self.shared.process.is_forked() {
             return;
         }
         if let Some(gate) = self.shared.gate() {

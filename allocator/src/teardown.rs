@@ -12,6 +12,11 @@ use crate::shared::{Gate, Shared};
 impl Drop for Shared {
     fn drop(&mut self) {
         let this = &*self;
+        if this.process.is_forked() {
+            // The device is the parent's: it must not even be dropped here.
+            std::mem::forget(this.device.clone());
+            return;
+        }
         let Some(gate) = this.gate() else {
             tracing::warn!("an allocator ends while a stream of the device captures: its memory stays mapped");
             return;

@@ -2,6 +2,7 @@
 //! requirement that they show.
 
 mod adversary;
+mod fork;
 mod house;
 mod memory;
 mod order;
