@@ -179,39 +179,56 @@ impl<'a> Climb<'a> {
         }
     }
 
-    /// Returns free handles of every heap that nobody is in: other heaps first, the own one last. Its bytes.
+    /// Returns free handles of every heap that nobody is in: of other heaps as many as are missing, and if that is not
+    /// enough, all of the own one, whose growth is planned anew. Its bytes.
     fn return_cached(&self, gate: &Gate<'_>, own: &mut HeapState) -> u64 {
-        let mut returned = 0;
-        for slot in self.shared.slots().iter().filter(|slot| slot.index != self.slot.index) {
+        let (missing, mut returned) = (self.missing(own), 0);
+        for slot in self.others() {
             let Some(mut state) = slot.station.try_enter() else { continue };
-            returned += self.shared.return_cached(gate, slot, &mut state, self.needed(returned), self.context);
+            let most = missing.saturating_sub(returned);
+            returned += self.shared.return_cached(gate, &slot, &mut state, most, self.context);
         }
-        returned + self.shared.return_cached(gate, self.slot, own, self.needed(returned), self.context)
+        if returned < missing {
+            returned += self.shared.return_cached(gate, self.slot, own, u64::MAX, self.context);
+        }
+        returned
     }
 
-    /// Bytes that are still to be returned. The request may need a granule more than its size.
-    fn needed(&self, returned: u64) -> u64 {
+    /// All places but the one that asks.
+    fn others(&self) -> impl Iterator<Item = Arc<Slot>> {
+        let own = self.slot.index;
+        self.shared.slots().into_iter().filter(move |slot| slot.index != own)
+    }
+
+    /// Bytes that have to be returned so that the heap can grow for the request.
+    fn missing(&self, own: &HeapState) -> u64 {
         let granularity = self.shared.device.properties().granularity_bytes;
-        (self.requested.saturating_add(2 * granularity)).saturating_sub(returned)
+        let whole = self.requested.checked_next_multiple_of(granularity).unwrap_or(u64::MAX);
+        let gaps = own.heap.plan_growth(self.requested);
+        let to_map = gaps.map_or(whole, |gaps| gaps.iter().map(|gap| gap.bytes).sum());
+        let ledger = &self.shared.ledger;
+        let below_limit = ledger.limit().saturating_sub(ledger.totals().physical.now);
+        let free = self.shared.device.memory_info().map_or(u64::MAX, |info| info.free);
+        to_map.saturating_sub(below_limit.min(free))
     }
 
-    /// The waits after which enough handles may leave the heaps.
+    /// The waits after which just enough handles may leave the heaps: of other heaps as many as are missing, and if that
+    /// is not enough, all of the own one.
     fn waits_for_returnable(&self, gate: &Gate<'_>, own: &mut HeapState) -> Vec<Wait> {
-        let (mut bytes, mut waits) = (0, Vec::new());
-        let mut gather = |slot: &Slot, state: &mut HeapState| {
-            for (handle_bytes, before) in self.shared.returnable_after(slot, state) {
-                if self.needed(bytes) > 0 {
+        let (missing, mut bytes, mut waits) = (self.missing(own), 0, Vec::new());
+        for slot in self.others() {
+            let Some(mut state) = slot.station.try_enter() else { continue };
+            self.shared.retire(gate, &slot, &mut state, self.context);
+            for (handle_bytes, before) in self.shared.returnable_after(&slot, &state) {
+                if bytes < missing {
                     bytes += handle_bytes;
                     waits.extend(before);
                 }
             }
-        };
-        for slot in self.shared.slots().iter().filter(|slot| slot.index != self.slot.index) {
-            let Some(mut state) = slot.station.try_enter() else { continue };
-            self.shared.retire(gate, slot, &mut state, self.context);
-            gather(slot, &mut state);
         }
-        gather(self.slot, own);
+        if bytes < missing {
+            waits.extend(self.shared.returnable_after(self.slot, own).into_iter().flat_map(|(_, before)| before));
+        }
         join_waits(waits)
     }
 

@@ -226,3 +226,17 @@ fn a_failing_device_is_not_taken_for_a_full_one() {
     drop(s);
     world.end();
 }
+
+#[test]
+fn the_host_waits_for_just_what_suffices_of_other_streams() {
+    let world = World::timed();
+    let [asks, soon, late] = world.streams();
+    for (stream, ns) in [(&soon, 10), (&late, 1000)] {
+        let half = world.bytes(stream, granules(ALL / 2));
+        world.fill(stream, &half, 1, ns);
+    }
+    let taken = world.bytes(&asks, granules(ALL / 2));
+    assert_eq!((world.met_at("host_wait_others"), world.device_ns()), (1, 10), "the later work is not waited for");
+    drop((taken, asks, soon, late));
+    world.end();
+}

@@ -377,3 +377,21 @@ fn buffers_may_be_dropped_by_a_pressure_callback_on_another_thread() {
     drop((guard, taken, s));
     world.end();
 }
+
+#[test]
+fn an_order_that_a_dead_stream_only_submitted_is_not_inherited() {
+    let world = World::timed();
+    let [main, waits] = world.streams();
+    let former = world.bytes(&main, granules(1));
+    world.fill(&main, &former, 1, 100);
+    drop(former);
+    let again = world.bytes(&main, granules(1));
+    // Comes after the work of `main`, does nothing itself, and goes away before that work is done.
+    waits.wait(&main.record().unwrap()).unwrap();
+    drop(waits);
+    let next = world.allocator.create_stream("next").unwrap();
+    world.fill(&next, &again, 2, 1);
+    world.expect(&next, &again, 2, 1);
+    drop((again, next, main));
+    world.end();
+}

@@ -1,6 +1,6 @@
 //! Every interleaving of a free from elsewhere with the thread that holds the heap.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p highwater-core --test loom --release`.
+//! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p highwater-core --test loom --release`.
 
 #![cfg(loom)]
 
