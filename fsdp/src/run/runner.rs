@@ -167,6 +167,9 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
 
     /// Waits, work, fence: all on the operation's lane.
     fn issue(&mut self, op: &Op, fences: &[Option<Fence>]) -> Result<Option<Fence>, ModelError> {
+        // The recorder keeps it with whatever is allocated inside.
+        let _span =
+            tracing::info_span!("op", kind = op.kind.name(), unit = &*self.units[op.unit.index()].name).entered();
         for wait in &op.waits {
             let known = if wait.previous_step { &self.previous } else { fences };
             // The first step has none before it.

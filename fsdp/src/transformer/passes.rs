@@ -49,6 +49,7 @@ impl Sizes {
     }
 
     /// Memory for a row of `width` elements for each token.
+    #[track_caller]
     fn alloc(&self, stream: &Stream, width: usize) -> Result<Floats, ModelError> {
         Ok(stream.alloc(self.tokens() * width)?)
     }
