@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use highwater::Allocator;
+use highwater::device::Cost;
 use highwater::device::Device;
 use highwater::device::sim::{SimConfig, SimDevice};
-use highwater::device::{Cost, DeviceCall};
 
 /// Runs `child` in a forked process, and waits for its exit code: 0 when `child` says yes, 1 when no.
 fn forked(child: impl FnOnce() -> bool) -> Option<i32> {
@@ -35,11 +35,6 @@ fn forked(child: impl FnOnce() -> bool) -> Option<i32> {
     None
 }
 
-fn calls(device: &SimDevice) -> Vec<u64> {
-    let counters = device.counters();
-    DeviceCall::ALL.iter().map(|&call| counters.of(call)).collect()
-}
-
 /// Drops an allocator with everything that was made by it, in a child.
 fn drop_in_a_child(capturing: bool) {
     let device = SimDevice::new(SimConfig { workers: 0, ..SimConfig::default() });
@@ -53,14 +48,14 @@ fn drop_in_a_child(capturing: bool) {
     compute.copy_to_device(&host, &own).unwrap();
     let capture = capturing.then(|| compute.begin_capture().unwrap());
     let captured = compute.alloc::<u8>(700).unwrap();
-    let before = calls(&device);
+    let before = device.counters();
 
     // The child owns everything; the parent's own copy is dropped when it has ended.
     let watched = device.clone();
     let all = (own, shared, fence, host, captured, capture, side, compute, allocator, device);
     let code = forked(move || {
         drop(all);
-        calls(&watched) == before
+        watched.counters() == before
     });
     assert_eq!(code, Some(0), "None: it hung; 1: it called the driver");
 }

@@ -108,6 +108,8 @@ pub struct CallCounters {
     pub host_synchronizations: u64,
     /// Host time spent in them, ns.
     pub host_blocked_ns: u64,
+    /// Fences given back. Not a call that can fail, so it is none of [`DeviceCall`].
+    pub fences_released: u64,
 }
 
 impl CallCounters {

@@ -93,11 +93,10 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
         Ok(runner)
     }
 
-    /// Each lane comes after all that the other was given so far.
+    /// The communication lane comes after all that compute was given so far. The other way round follows: a step's first
+    /// compute waits for a gather of that step, which is behind everything on the communication lane.
     fn join(&self) -> Result<(), ModelError> {
-        let (computed, communicated) = (self.compute.record()?, self.communication.record()?);
-        self.communication.wait(&computed)?;
-        Ok(self.compute.wait(&communicated)?)
+        Ok(self.communication.wait(&self.compute.record()?)?)
     }
 
     /// Issues one step. Returns when everything is submitted; nothing is waited for.

@@ -371,6 +371,7 @@ impl Device for SimDevice {
         let mut state = self.shared.lock();
         if state.fences.get(&fence).is_some_and(|known| known.device == self.index) {
             state.fences.remove(&fence);
+            state.devices[self.index].counters.fences_released += 1;
         }
     }
 

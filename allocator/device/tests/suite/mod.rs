@@ -321,8 +321,10 @@ pub(crate) fn refused_streams_and_fences(new: Factory<'_>) {
     assert_invalid(DeviceCall::DestroyStream, device.destroy_stream(device.default_stream()));
     assert_invalid(DeviceCall::EndCapture, device.end_capture(device.default_stream()));
     let released = device.record(device.default_stream()).unwrap();
+    let before = device.counters().fences_released;
     device.release_fence(released);
     device.release_fence(released);
+    assert_eq!(device.counters().fences_released, before + 1, "a fence is given back once");
     for bad in [released, FenceHandle(u64::MAX)] {
         assert_invalid(DeviceCall::Query, device.query(bad));
         assert_invalid(DeviceCall::Wait, device.wait(device.default_stream(), bad));
