@@ -88,7 +88,7 @@ impl<T: Pod> HostBuffer<T> {
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
     pub fn read<R>(&self, look: impl FnOnce(&[T]) -> R) -> Result<R, StreamError> {
         self.ready()?;
-        Ok(self.memory.read(|bytes| look(bytes.as_slice())))
+        Ok(self.memory.read(look))
     }
 
     /// Changes the elements.
@@ -97,7 +97,7 @@ impl<T: Pod> HostBuffer<T> {
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
     pub fn write<R>(&self, change: impl FnOnce(&mut [T]) -> R) -> Result<R, StreamError> {
         self.ready()?;
-        Ok(self.memory.write(|bytes| change(bytes.as_mut_slice())))
+        Ok(self.memory.write(change))
     }
 
     fn ready(&self) -> Result<(), StreamError> {

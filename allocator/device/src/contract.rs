@@ -1,5 +1,6 @@
 //! The one trait that stands between the allocator and a GPU.
 
+use std::any::Any;
 use std::fmt;
 
 use crate::{Address, DeviceResult, HostMemory, Operation};
@@ -103,7 +104,7 @@ impl fmt::Display for DeviceCall {
 /// How often each call reached the driver since the device was made, and how long the host stood still for it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CallCounters {
-    calls: [u64; DeviceCall::ALL.len()],
+    pub(crate) calls: [u64; DeviceCall::ALL.len()],
     /// Calls that blocked the host until device work completed: `synchronize` on an incomplete fence, pageable copies.
     pub host_synchronizations: u64,
     /// Host time spent in them, ns.
@@ -144,8 +145,8 @@ impl CallCounters {
 ///   [`DeviceError::CaptureViolation`](crate::DeviceError::CaptureViolation), and the capture is spoilt by the attempt:
 ///   ask [`is_capturing`](Device::is_capturing) first.
 ///
-/// All sizes are bytes and all times are ns.
-pub trait Device: Send + Sync + fmt::Debug {
+/// All sizes are bytes and all times are ns. Whoever needs one kind of device casts down: a `dyn Device` is `dyn Any`.
+pub trait Device: Any + Send + Sync + fmt::Debug {
     /// What this device is.
     fn properties(&self) -> &Properties;
 

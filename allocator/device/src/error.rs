@@ -93,10 +93,33 @@ pub enum DeviceError {
         /// What it said.
         message: String,
     },
+    /// A library of the system that is not there, or has not what is needed.
+    #[error("{library} is missing: {what}")]
+    Missing {
+        /// The library, e.g. `libcuda.so.1`.
+        library: String,
+        /// What follows from it, and what to do.
+        what: String,
+    },
+    /// What the driver, or a library on it, answered.
+    #[error("{call}: {name} ({text})")]
+    Driver {
+        /// The call.
+        call: DeviceCall,
+        /// The error's name, e.g. `CUDA_ERROR_ILLEGAL_ADDRESS`.
+        name: String,
+        /// The driver's words.
+        text: String,
+    },
     /// An earlier fault; the device does nothing any more.
     #[error("the device is poisoned by an earlier fault: {fault}")]
     Poisoned {
         /// The fault.
         fault: Box<DeviceError>,
     },
+}
+
+/// The error for an argument that cannot be accepted.
+pub(crate) fn invalid(call: DeviceCall, what: impl Into<String>) -> DeviceError {
+    DeviceError::InvalidValue { call, what: what.into() }
 }

@@ -1,21 +1,30 @@
 //! Host memory that copies read and write.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
+use bytemuck::Pod;
 use parking_lot::RwLock;
 
-use crate::OperandBytes;
+use crate::{DeviceResult, OperandBytes};
 
 /// A piece of host memory, shared between the caller and the copies that are queued on it. Clones are the same memory.
 ///
 /// The caller must not write it while a copy that reads it is queued, nor read it before a copy that writes it is
 /// complete: the host has to have seen a fence after the copy. What looks at the bytes or changes them must not call a
 /// device meanwhile: the device may be about to copy, and waits.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct HostMemory {
-    bytes: Arc<RwLock<OperandBytes>>,
+    content: Arc<Content>,
     pinned: bool,
     len: u64,
+}
+
+struct Content {
+    /// What keeps the bytes page-locked for a driver. Dropped first.
+    lock: OnceLock<Box<dyn Any + Send + Sync>>,
+    bytes: RwLock<OperandBytes>,
 }
 
 impl HostMemory {
@@ -33,7 +42,8 @@ impl HostMemory {
 
     fn new(bytes: u64, pinned: bool) -> Self {
         let content = OperandBytes::filled(usize::try_from(bytes).expect("host memory fits the host"), 0);
-        HostMemory { bytes: Arc::new(RwLock::new(content)), pinned, len: bytes }
+        let content = Content { lock: OnceLock::new(), bytes: RwLock::new(content) };
+        HostMemory { content: Arc::new(content), pinned, len: bytes }
     }
 
     /// Whether the memory is page-locked.
@@ -54,13 +64,42 @@ impl HostMemory {
         self.len == 0
     }
 
-    /// Looks at the bytes.
-    pub fn read<R>(&self, look: impl FnOnce(&OperandBytes) -> R) -> R {
-        look(&self.bytes.read())
+    /// Looks at the elements.
+    ///
+    /// # Panics
+    /// When the length is not a whole number of `T`.
+    pub fn read<T: Pod, R>(&self, look: impl FnOnce(&[T]) -> R) -> R {
+        look(self.content.bytes.read().as_slice())
     }
 
-    /// Changes the bytes.
-    pub fn write<R>(&self, change: impl FnOnce(&mut OperandBytes) -> R) -> R {
-        change(&mut self.bytes.write())
+    /// Changes the elements.
+    ///
+    /// # Panics
+    /// When the length is not a whole number of `T`.
+    pub fn write<T: Pod, R>(&self, change: impl FnOnce(&mut [T]) -> R) -> R {
+        change(self.content.bytes.write().as_mut_slice())
+    }
+
+    /// The address of the first byte; it is page-locked by `lock` the first time. A driver copies from and to it while
+    /// the caller keeps away from the bytes, and while the driver keeps a clone.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only a driver needs addresses"))]
+    pub(crate) fn locked_address(
+        &self,
+        lock: impl FnOnce(*mut u8, usize) -> DeviceResult<Box<dyn Any + Send + Sync>>,
+    ) -> DeviceResult<*mut u8> {
+        let mut bytes = self.content.bytes.write();
+        let bytes = bytes.as_bytes_mut();
+        if self.pinned && !bytes.is_empty() && self.content.lock.get().is_none() {
+            let locked = lock(bytes.as_mut_ptr(), bytes.len())?;
+            // Under the write lock: nobody else has set it since.
+            assert!(self.content.lock.set(locked).is_ok(), "memory is locked once");
+        }
+        Ok(bytes.as_mut_ptr())
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostMemory").field("len", &self.len).field("pinned", &self.pinned).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,8 @@ use std::fmt;
 
 use bytemuck::Pod;
 
-use crate::Cost;
+use crate::error::invalid;
+use crate::{Cost, DeviceCall, DeviceResult};
 
 /// A device address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -146,16 +147,26 @@ impl fmt::Debug for OperandBytes {
     }
 }
 
-/// The arithmetic of an operation on the simulated device: it gets the operands in the order of their declaration.
+/// The arithmetic of an operation on the host: it gets the operands in the order of their declaration.
 pub type HostBody = Box<dyn FnOnce(&mut [OperandBytes]) + Send>;
+
+/// The driver's own handle of a stream: on CUDA the `CUstream`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DriverStream(pub u64);
+
+/// Submits an operation's work to the driver's stream, and to no other; called once, during the launch.
+pub type DriverBody = Box<dyn FnOnce(DriverStream) -> DeviceResult<()> + Send>;
 
 /// How an operation computes.
 #[non_exhaustive]
 pub enum Body {
     /// It computes nothing: only its time and its operands matter.
     Nothing,
-    /// On the simulated device, when the operation executes.
+    /// On the host, when the operation executes. On a GPU the operands travel to the host and back for it: right, and
+    /// slow.
     Host(HostBody),
+    /// On a GPU: a kernel, or a call of a library. The simulated device has no driver and refuses it.
+    Driver(DriverBody),
 }
 
 impl fmt::Debug for Body {
@@ -163,6 +174,7 @@ impl fmt::Debug for Body {
         f.write_str(match self {
             Body::Nothing => "Nothing",
             Body::Host(_) => "Host",
+            Body::Driver(_) => "Driver",
         })
     }
 }
@@ -180,4 +192,30 @@ pub struct Operation {
     pub operands: Vec<Operand>,
     /// What it computes.
     pub body: Body,
+}
+
+/// Ranges must end within the address space.
+pub(crate) fn check_operands(call: DeviceCall, operands: &[Operand]) -> DeviceResult<()> {
+    let bad = operands.iter().find(|operand| operand.range.address.0.checked_add(operand.range.bytes).is_none());
+    match bad {
+        None => Ok(()),
+        Some(Operand { range, .. }) => {
+            Err(invalid(call, format!("{} bytes at {} are not a range", range.bytes, range.address)))
+        }
+    }
+}
+
+/// What one operation writes, it must not touch by another operand.
+pub(crate) fn check_disjoint(call: DeviceCall, operands: &[Operand]) -> DeviceResult<()> {
+    for (index, first) in operands.iter().enumerate() {
+        for second in &operands[index + 1..] {
+            let writes = first.access.writes() || second.access.writes();
+            let empty = first.range.bytes == 0 || second.range.bytes == 0;
+            if writes && !empty && first.range.overlaps(second.range) {
+                let what = format!("operands at {} and {} overlap", first.range.address, second.range.address);
+                return Err(invalid(call, what));
+            }
+        }
+    }
+    Ok(())
 }

@@ -144,7 +144,7 @@ fn pinned_memory_is_read_when_the_copy_starts() {
     let host = pinned(&[1; 4]);
     device.launch(stream, idle("busy", 100, vec![])).unwrap();
     device.copy_to_device(stream, cell, &host, 0, 4).unwrap();
-    host.write(|bytes| bytes.as_bytes_mut().fill(2)); // too early
+    host.write(|bytes: &mut [u8]| bytes.fill(2)); // too early
     finish(&device, stream);
     assert_eq!(device.read_memory(cell, 4), [2; 4]);
 }
@@ -157,9 +157,9 @@ fn pinned_memory_is_written_when_the_copy_ends() {
     device.launch(stream, fill("fill", 100, cell, 4, 9)).unwrap();
     let host = HostMemory::pinned(4);
     device.copy_to_host(stream, &host, 0, cell, 4).unwrap();
-    assert_eq!(host.read(|bytes| bytes.as_bytes().to_vec()), [0; 4]);
+    assert_eq!(host.read(<[u8]>::to_vec), [0; 4]);
     finish(&device, stream);
-    assert_eq!(host.read(|bytes| bytes.as_bytes().to_vec()), [9; 4]);
+    assert_eq!(host.read(<[u8]>::to_vec), [9; 4]);
 }
 
 #[test]

@@ -219,7 +219,7 @@ fn at_equal_times_ends_come_before_starts() {
     let back = pinned(&[0; 4]);
     device.copy_to_host(clock, &back, 0, cell, 4).unwrap();
     device.cluster().settle().unwrap();
-    assert_eq!(back.read(|bytes| bytes.as_bytes().to_vec()), [9; 4]);
+    assert_eq!(back.read(<[u8]>::to_vec), [9; 4]);
     assert_eq!(device.cluster().hazards(), [], "they do not overlap");
 }
 

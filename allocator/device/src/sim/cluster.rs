@@ -19,11 +19,11 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use super::collective::{Communicator, Group};
 use super::device::SimDevice;
 use super::engine::{Blocked, HostStatus, State, Wake};
-use super::memory::invalid;
 use super::pool::{in_body, panic_message};
-use super::timeline::{Executed, Hazard};
+use super::timeline::Hazard;
 use super::{Mode, SimConfig};
-use crate::{DeviceCall, DeviceError, DeviceResult};
+use crate::error::invalid;
+use crate::{DeviceCall, DeviceError, DeviceResult, Executed};
 
 thread_local! {
     /// The cluster and rank whose host code this thread runs.

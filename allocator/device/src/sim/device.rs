@@ -11,13 +11,13 @@ use super::SimConfig;
 use super::cluster::{Shared, SimCluster, Turn};
 use super::collective::Collective;
 use super::engine::{Blocked, State, Wake};
-use super::memory::invalid;
 use super::queue::{Entry, HostPiece, WaitEntry, Work, stream_id};
-use super::submit::{Submitted, check_disjoint, check_operands, submit_collective};
-use super::timeline::ExecutedKind;
+use super::submit::{Submitted, submit_collective};
+use crate::error::invalid;
+use crate::operation::{check_disjoint, check_operands};
 use crate::{
-    Access, Address, Body, ByteRange, CallCounters, Device, DeviceCall, DeviceError, DeviceResult, FenceHandle,
-    HostMemory, MemoryInfo, Operand, Operation, PageHandle, Properties, StreamId, Waited,
+    Access, Address, Body, ByteRange, CallCounters, Device, DeviceCall, DeviceError, DeviceResult, ExecutedKind,
+    FenceHandle, HostMemory, MemoryInfo, Operand, Operation, PageHandle, Properties, StreamId, Waited,
 };
 
 /// A simulated device. Several handles may stand for one device. Ids of streams, fences and pages are unique in the
@@ -451,26 +451,27 @@ impl Device for SimDevice {
 
     fn set_access(&self, address: Address, bytes: u64) -> DeviceResult<()> {
         let cost_ns = |state: &State| {
-            state.config.cost.set_access_ns * state.devices[self.index].memory.count_mappings(address, bytes)
+            state.config.cost.set_access_ns
+                * state.devices[self.index].memory.count_mappings(ByteRange::new(address, bytes))
         };
         self.call(DeviceCall::SetAccess, cost_ns, |turn| {
-            turn.state.devices[self.index].memory.set_access(address, bytes)
+            turn.state.devices[self.index].memory.set_access(ByteRange::new(address, bytes))
         })
     }
 
     fn unmap(&self, address: Address, bytes: u64) -> DeviceResult<()> {
         let call = DeviceCall::Unmap;
         let cost_ns = |state: &State| {
-            state.config.cost.unmap_ns * state.devices[self.index].memory.count_mappings(address, bytes)
+            state.config.cost.unmap_ns * state.devices[self.index].memory.count_mappings(ByteRange::new(address, bytes))
         };
         self.call(call, cost_ns, |turn| {
             let state = &mut *turn.state;
-            state.devices[self.index].memory.whole_mappings(call, address, bytes)?;
+            state.devices[self.index].memory.check_unmap(ByteRange::new(address, bytes))?;
             if let Some(fault) = state.use_of(self.index, ByteRange::new(address, bytes)) {
                 state.poison(self.index, &fault);
                 return Err(fault);
             }
-            state.devices[self.index].memory.unmap(address, bytes)
+            state.devices[self.index].memory.unmap(ByteRange::new(address, bytes))
         })
     }
 
@@ -500,13 +501,14 @@ impl Device for SimDevice {
                 let index = state.stream_of(self.index, stream, call)?;
                 check_operands(call, &operation.operands)?;
                 check_disjoint(call, &operation.operands)?;
-                if state.devices[self.index].captures.contains_key(&stream) {
-                    return Ok(());
-                }
                 let work = match operation.body {
                     Body::Nothing => Work::Nothing,
                     Body::Host(body) => Work::Kernel(body),
+                    Body::Driver(_) => return Err(invalid(call, "the simulated device has no driver to submit to")),
                 };
+                if state.devices[self.index].captures.contains_key(&stream) {
+                    return Ok(());
+                }
                 let submitted = Submitted {
                     name: operation.name,
                     tag: operation.tag,

@@ -29,10 +29,10 @@ impl State {
                 });
                 Effect::Body(self.pool.submit(task))
             }
-            Work::ToDevice(host) => Effect::ToDevice(host.memory.read(|content| {
+            Work::ToDevice(host) => Effect::ToDevice(host.memory.read(|content: &[u8]| {
                 let bytes = operation.operands[0].range.bytes as usize;
                 let mut copy = OperandBytes::filled(bytes, 0);
-                copy.as_bytes_mut().copy_from_slice(&content.as_bytes()[host.offset..host.offset + bytes]);
+                copy.as_bytes_mut().copy_from_slice(&content[host.offset..host.offset + bytes]);
                 copy
             })),
             Work::ToHost(host) => {
@@ -95,9 +95,9 @@ impl State {
                 }
             }
             Effect::ToDevice(content) => memory.write(0, &content, pieces),
-            Effect::ToHost(host, content) => host.memory.write(|target| {
+            Effect::ToHost(host, content) => host.memory.write(|target: &mut [u8]| {
                 let source = content.as_bytes();
-                target.as_bytes_mut()[host.offset..host.offset + source.len()].copy_from_slice(source);
+                target[host.offset..host.offset + source.len()].copy_from_slice(source);
             }),
         }
         Ok(())

@@ -14,9 +14,9 @@ use super::faults::Injections;
 use super::memory::{Memory, Piece};
 use super::pool::Pool;
 use super::queue::{Entry, Event, EventKind, Fence, PendingFence, Running, Stream, Work, stream_id};
-use super::timeline::{Executed, Hazard};
+use super::timeline::Hazard;
 use super::{Mode, SimConfig};
-use crate::{CallCounters, DeviceCall, DeviceError, FenceHandle, StreamId};
+use crate::{CallCounters, DeviceCall, DeviceError, Executed, FenceHandle, StreamId};
 
 /// Everything that the cluster's lock protects.
 pub(super) struct State {

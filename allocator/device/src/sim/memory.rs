@@ -1,8 +1,6 @@
 //! The memory of one device: address space, physical pages, mappings, and the bytes.
 //!
 //! Invariants:
-//! - every mapping lies inside one reservation, and no two mappings overlap;
-//! - `Page::mappings` counts the page's mappings; a released page with none does not exist;
 //! - `held_bytes` is the sum of the sizes of all pages;
 //! - addresses are never given out twice, and a gap follows each reservation: a stale or overrunning address faults.
 //!
@@ -10,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::invalid;
+use crate::mappings::Mappings;
 use crate::{Address, ByteRange, DeviceCall, DeviceError, DeviceResult, MemoryInfo, OperandBytes, PageHandle};
 
 /// Bytes that nobody has written (a NaN pattern for every float format).
@@ -37,21 +37,13 @@ pub(super) struct Memory {
     next_page: u64,
     next_address: u64,
     end_address: u64,
-    reservations: BTreeMap<Address, u64>,
-    mappings: BTreeMap<Address, Mapping>,
-    pages: BTreeMap<PageHandle, Page>,
+    mappings: Mappings,
+    contents: BTreeMap<PageHandle, Content>,
 }
 
-struct Mapping {
-    page: PageHandle,
+/// The bytes of a page.
+struct Content {
     bytes: u64,
-    accessible: bool,
-}
-
-struct Page {
-    bytes: u64,
-    mappings: u32,
-    released: bool,
     chunks: BTreeMap<u64, Box<[u8]>>,
 }
 
@@ -66,9 +58,8 @@ impl Memory {
             next_page: (u64::from(ordinal) << 40) + 1,
             next_address,
             end_address: next_address + SPACE_BYTES,
-            reservations: BTreeMap::new(),
-            mappings: BTreeMap::new(),
-            pages: BTreeMap::new(),
+            mappings: Mappings::new(granularity_bytes),
+            contents: BTreeMap::new(),
         }
     }
 
@@ -77,29 +68,23 @@ impl Memory {
     }
 
     pub(super) fn reserve(&mut self, bytes: u64) -> DeviceResult<Address> {
-        self.check_size(DeviceCall::Reserve, bytes)?;
+        self.mappings.check_size(DeviceCall::Reserve, bytes)?;
         let start = self.next_address;
         let end = start.checked_add(bytes).filter(|&end| end < self.end_address);
         let end = end.ok_or_else(|| invalid(DeviceCall::Reserve, format!("no {bytes} bytes of addresses left")))?;
         self.next_address = end + self.granularity_bytes;
-        self.reservations.insert(Address(start), bytes);
+        self.mappings.reserved(Address(start), bytes);
         Ok(Address(start))
     }
 
     pub(super) fn unreserve(&mut self, address: Address, bytes: u64) -> DeviceResult<()> {
-        let call = DeviceCall::Unreserve;
-        if self.reservations.get(&address) != Some(&bytes) {
-            return Err(invalid(call, format!("{bytes} bytes at {address} are not one whole reservation")));
-        }
-        if let Some((inside, _)) = self.mappings.range(address..address.offset(bytes)).next() {
-            return Err(invalid(call, format!("{inside} is still mapped")));
-        }
-        self.reservations.remove(&address);
+        self.mappings.check_unreserve(address, bytes)?;
+        self.mappings.unreserved(address);
         Ok(())
     }
 
     pub(super) fn create(&mut self, bytes: u64) -> DeviceResult<PageHandle> {
-        self.check_size(DeviceCall::Create, bytes)?;
+        self.mappings.check_size(DeviceCall::Create, bytes)?;
         let free = self.info().free;
         if bytes > free {
             return Err(DeviceError::OutOfMemory { requested: bytes, free });
@@ -107,74 +92,46 @@ impl Memory {
         let page = PageHandle(self.next_page);
         self.next_page += 1;
         self.held_bytes += bytes;
-        self.pages.insert(page, Page { bytes, mappings: 0, released: false, chunks: BTreeMap::new() });
+        self.mappings.created(page, bytes);
+        self.contents.insert(page, Content { bytes, chunks: BTreeMap::new() });
         Ok(page)
     }
 
     pub(super) fn map(&mut self, page: PageHandle, address: Address) -> DeviceResult<()> {
-        let call = DeviceCall::Map;
-        let known = self.pages.get_mut(&page).filter(|known| !known.released);
-        let known = known.ok_or_else(|| invalid(call, format!("{page:?} is not a handle")))?;
-        if !address.0.is_multiple_of(self.granularity_bytes) {
-            return Err(invalid(call, format!("{address} is not aligned to {} bytes", self.granularity_bytes)));
-        }
-        let end = Address(address.0.saturating_add(known.bytes));
-        let reserved = self.reservations.range(..=address).next_back();
-        if reserved.is_none_or(|(&start, &bytes)| start.offset(bytes) < end) {
-            return Err(invalid(call, format!("{} bytes at {address} are not reserved", known.bytes)));
-        }
-        let before = self.mappings.range(..end).next_back();
-        if let Some((start, _)) = before.filter(|(start, mapping)| start.offset(mapping.bytes) > address) {
-            return Err(invalid(call, format!("{} bytes at {address} overlap the mapping at {start}", known.bytes)));
-        }
-        known.mappings += 1;
-        self.mappings.insert(address, Mapping { page, bytes: known.bytes, accessible: false });
+        self.mappings.check_map(page, address)?;
+        self.mappings.mapped(page, address);
         Ok(())
     }
 
-    pub(super) fn set_access(&mut self, address: Address, bytes: u64) -> DeviceResult<()> {
-        for start in self.whole_mappings(DeviceCall::SetAccess, address, bytes)? {
-            self.mappings.get_mut(&start).expect("it was found just now").accessible = true;
-        }
+    pub(super) fn set_access(&mut self, range: ByteRange) -> DeviceResult<()> {
+        let whole = self.mappings.whole_mappings(DeviceCall::SetAccess, range)?;
+        self.mappings.made_accessible(&whole);
         Ok(())
+    }
+
+    /// Whether the range may be unmapped.
+    pub(super) fn check_unmap(&self, range: ByteRange) -> DeviceResult<()> {
+        self.mappings.whole_mappings(DeviceCall::Unmap, range).map(drop)
     }
 
     /// Removes mappings; nothing may use them.
-    pub(super) fn unmap(&mut self, address: Address, bytes: u64) -> DeviceResult<()> {
-        for start in self.whole_mappings(DeviceCall::Unmap, address, bytes)? {
-            let page = self.mappings.remove(&start).expect("it was found just now").page;
-            self.pages.get_mut(&page).expect("a mapping keeps its page").mappings -= 1;
-            self.free_if_unused(page);
-        }
+    pub(super) fn unmap(&mut self, range: ByteRange) -> DeviceResult<()> {
+        let whole = self.mappings.whole_mappings(DeviceCall::Unmap, range)?;
+        let gone = self.mappings.unmapped(&whole);
+        self.forget(gone);
         Ok(())
     }
 
     pub(super) fn release(&mut self, page: PageHandle) -> DeviceResult<()> {
-        let known = self.pages.get_mut(&page).filter(|known| !known.released);
-        known.ok_or_else(|| invalid(DeviceCall::Release, format!("{page:?} is not a handle")))?.released = true;
-        self.free_if_unused(page);
+        self.mappings.check_page(DeviceCall::Release, page)?;
+        let gone = self.mappings.released(page);
+        self.forget(gone);
         Ok(())
     }
 
     /// How many mappings begin in the range: what a call on all of them costs.
-    pub(super) fn count_mappings(&self, address: Address, bytes: u64) -> u64 {
-        self.mappings.range(address..Address(address.0.saturating_add(bytes))).count() as u64
-    }
-
-    /// The addresses of the mappings that make up the range.
-    pub(super) fn whole_mappings(&self, call: DeviceCall, address: Address, bytes: u64) -> DeviceResult<Vec<Address>> {
-        let end = address.0.checked_add(bytes).filter(|_| bytes > 0);
-        let end = end.ok_or_else(|| invalid(call, format!("{bytes} bytes at {address} are not a range")))?;
-        let mut found = Vec::new();
-        let mut next = address;
-        while next.0 < end {
-            let mapping = self.mappings.get(&next).filter(|mapping| next.0 + mapping.bytes <= end);
-            let mapping =
-                mapping.ok_or_else(|| invalid(call, format!("no whole mapping of the range begins at {next}")))?;
-            found.push(next);
-            next = next.offset(mapping.bytes);
-        }
-        Ok(found)
+    pub(super) fn count_mappings(&self, range: ByteRange) -> u64 {
+        self.mappings.count(range)
     }
 
     /// Adds the physical pieces of `range` to `pieces`.
@@ -185,7 +142,7 @@ impl Memory {
         let mut next = range.address;
         let end = range.end();
         while next < end {
-            let (start, mapping) = self.mappings.range(..=next).next_back().ok_or(next)?;
+            let (start, mapping) = self.mappings.at(next).ok_or(next)?;
             let inside = next.0 - start.0;
             if inside >= mapping.bytes || !mapping.accessible {
                 return Err(next);
@@ -203,7 +160,7 @@ impl Memory {
         let mut rest = content.as_bytes_mut();
         for piece in pieces.iter().filter(|piece| piece.operand == operand) {
             let (target, after) = rest.split_at_mut(host_size(piece.bytes));
-            self.pages[&piece.page].read(piece.offset, target);
+            self.contents[&piece.page].read(piece.offset, target);
             rest = after;
         }
         content
@@ -215,28 +172,19 @@ impl Memory {
         for piece in pieces.iter().filter(|piece| piece.operand == operand) {
             let (source, after) = rest.split_at(host_size(piece.bytes));
             // Nothing in use can be unmapped, so the page is there.
-            self.pages.get_mut(&piece.page).expect("a page in use exists").write(piece.offset, source);
+            self.contents.get_mut(&piece.page).expect("a page in use exists").write(piece.offset, source);
             rest = after;
         }
     }
 
-    fn free_if_unused(&mut self, page: PageHandle) {
-        let known = &self.pages[&page];
-        if known.released && known.mappings == 0 {
-            self.held_bytes -= known.bytes;
-            self.pages.remove(&page);
+    fn forget(&mut self, gone: impl IntoIterator<Item = PageHandle>) {
+        for page in gone {
+            self.held_bytes -= self.contents.remove(&page).expect("every page has a content").bytes;
         }
-    }
-
-    fn check_size(&self, call: DeviceCall, bytes: u64) -> DeviceResult<()> {
-        if bytes > 0 && bytes.is_multiple_of(self.granularity_bytes) {
-            return Ok(());
-        }
-        Err(invalid(call, format!("{bytes} is not a positive multiple of {} bytes", self.granularity_bytes)))
     }
 }
 
-impl Page {
+impl Content {
     fn read(&self, offset: u64, target: &mut [u8]) {
         for (chunk, inside, range) in chunks(offset, target.len()) {
             if let Some(bytes) = self.chunks.get(&chunk) {
@@ -272,11 +220,6 @@ fn host_size(bytes: u64) -> usize {
     usize::try_from(bytes).expect("an operand fits the host's memory")
 }
 
-/// The error for an argument that cannot be accepted.
-pub(super) fn invalid(call: DeviceCall, what: impl Into<String>) -> DeviceError {
-    DeviceError::InvalidValue { call, what: what.into() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,7 +238,7 @@ mod tests {
             let page = memory.create(1 << 17).unwrap();
             memory.map(page, start.offset(index << 17)).unwrap();
         }
-        memory.set_access(start, 1 << 18).unwrap();
+        memory.set_access(ByteRange::new(start, 1 << 18)).unwrap();
         let written: Vec<u8> = (0..200_000u32).map(|index| (index % 251) as u8).collect();
         let range = ByteRange::new(start.offset(1000), written.len() as u64);
         let mut pieces = Vec::new();
@@ -313,11 +256,11 @@ mod tests {
     fn a_large_device_costs_nothing_until_it_is_written() {
         let mut memory = Memory::new(0, 141 << 30, 2 << 20);
         let page = memory.create(141 << 30).unwrap();
-        assert_eq!(memory.pages[&page].chunks.len(), 0);
+        assert_eq!(memory.contents[&page].chunks.len(), 0);
         assert_eq!(memory.info().free, 0);
         let piece = Piece { operand: 0, page, offset: 140 << 30, bytes: 3 };
         memory.write(0, &content(&[1, 2, 3]), &[piece]);
-        assert_eq!(memory.pages[&page].chunks.len(), 1);
+        assert_eq!(memory.contents[&page].chunks.len(), 1);
     }
 
     #[test]

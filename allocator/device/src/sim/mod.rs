@@ -14,7 +14,7 @@
 //! The files: `device` answers the calls and `submit` fills the queues; `cluster` runs hosts one at a time; `engine`
 //! moves streams on, `effects` their bytes, and `hazards` looks for races; `queue` is what stands in a stream; `memory`
 //! holds pages and bytes; `collective` matches the parts of ranks; `faults` breaks things and explains what is stuck;
-//! `adversary` and `random` choose; `pool` runs bodies; `timeline` tells what happened. There is one lock, the
+//! `adversary` and `random` choose; `pool` runs bodies; `timeline` tells what raced. There is one lock, the
 //! cluster's, around all state.
 
 mod adversary;
@@ -32,10 +32,11 @@ mod random;
 mod submit;
 mod timeline;
 
+pub use crate::{Executed, ExecutedKind};
 pub use cluster::SimCluster;
 pub use collective::{Collective, CollectiveBody, Communicator};
 pub use device::SimDevice;
-pub use timeline::{Executed, ExecutedKind, Hazard, HazardSide};
+pub use timeline::{Hazard, HazardSide};
 
 use crate::CostModel;
 

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use super::collective::CollectiveBody;
 use super::memory::Piece;
 use super::pool::Job;
-use super::timeline::ExecutedKind;
-use crate::{FenceHandle, HostBody, HostMemory, Operand, OperandBytes, StreamId};
+use crate::{ExecutedKind, FenceHandle, HostBody, HostMemory, Operand, OperandBytes, StreamId};
 
 /// A step that a device can take. Ordered as timed mode takes them: by time, ends before starts, device, stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

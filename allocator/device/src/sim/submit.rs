@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use super::collective::{Collective, Terms};
 use super::engine::State;
-use super::memory::invalid;
 use super::queue::{Entry, Part, Queued, Work};
-use super::timeline::ExecutedKind;
-use crate::{Access, ByteRange, DeviceCall, DeviceError, DeviceResult, FenceHandle, Operand, StreamId};
+use crate::error::invalid;
+use crate::operation::check_operands;
+use crate::{Access, ByteRange, DeviceCall, DeviceError, DeviceResult, ExecutedKind, FenceHandle, Operand, StreamId};
 
 /// What a call puts into a queue.
 pub(super) struct Submitted {
@@ -128,31 +128,5 @@ pub(super) fn submit_collective(
     let part = Part { communicator: communicator.index, sequence, sends: sent, body: Some(body) };
     let work = Work::Collective(part);
     state.enqueue(index, Submitted { name, tag, kind, duration_ns, operands, work });
-    Ok(())
-}
-
-/// Ranges must end within the address space.
-pub(super) fn check_operands(call: DeviceCall, operands: &[Operand]) -> DeviceResult<()> {
-    let bad = operands.iter().find(|operand| operand.range.address.0.checked_add(operand.range.bytes).is_none());
-    match bad {
-        None => Ok(()),
-        Some(Operand { range, .. }) => {
-            Err(invalid(call, format!("{} bytes at {} are not a range", range.bytes, range.address)))
-        }
-    }
-}
-
-/// What one operation writes, it must not touch by another operand.
-pub(super) fn check_disjoint(call: DeviceCall, operands: &[Operand]) -> DeviceResult<()> {
-    for (index, first) in operands.iter().enumerate() {
-        for second in &operands[index + 1..] {
-            let writes = first.access.writes() || second.access.writes();
-            let empty = first.range.bytes == 0 || second.range.bytes == 0;
-            if writes && !empty && first.range.overlaps(second.range) {
-                let what = format!("operands at {} and {} overlap", first.range.address, second.range.address);
-                return Err(invalid(call, what));
-            }
-        }
-    }
     Ok(())
 }

@@ -51,7 +51,7 @@ fn mapped(device: &dyn Device) -> Mapped {
 
 fn pinned(content: u8, bytes: u64) -> HostMemory {
     let memory = HostMemory::pinned(bytes);
-    memory.write(|target| target.as_bytes_mut().fill(content));
+    memory.write(|target: &mut [u8]| target.fill(content));
     memory
 }
 
@@ -70,7 +70,7 @@ fn get(device: &dyn Device, stream: StreamId, address: Address, bytes: u64) -> V
     let target = HostMemory::pinned(bytes);
     device.copy_to_host(stream, &target, 0, address, bytes).unwrap();
     finish(device, stream);
-    target.read(|content| content.as_bytes().to_vec())
+    target.read(<[u8]>::to_vec)
 }
 
 fn operation(operands: Vec<Operand>) -> Operation {
@@ -258,8 +258,8 @@ pub(crate) fn copies(new: Factory<'_>) {
     let memory = mapped(device);
     let stream = device.create_stream("work").unwrap();
     for host in [HostMemory::pinned(100), HostMemory::pageable(100)] {
-        host.write(|target| {
-            for (index, byte) in target.as_bytes_mut().iter_mut().enumerate() {
+        host.write(|target: &mut [u8]| {
+            for (index, byte) in target.iter_mut().enumerate() {
                 *byte = index as u8;
             }
         });
@@ -268,9 +268,9 @@ pub(crate) fn copies(new: Factory<'_>) {
         device.copy_to_host(stream, &back, 70, memory.address.offset(5), 20).unwrap();
         device.copy_to_device(stream, memory.address, &host, 100, 0).unwrap();
         finish(device, stream);
-        back.read(|content| {
-            assert_eq!(content.as_bytes()[70..90], (10..30).collect::<Vec<u8>>());
-            assert!(content.as_bytes()[..70].iter().chain(&content.as_bytes()[90..]).all(|&byte| byte == 0));
+        back.read(|content: &[u8]| {
+            assert_eq!(content[70..90], (10..30).collect::<Vec<u8>>());
+            assert!(content[..70].iter().chain(&content[90..]).all(|&byte| byte == 0));
         });
     }
 }
@@ -283,7 +283,7 @@ pub(crate) fn pageable_copies_block(new: Factory<'_>) {
     let (before, fence) = (device.counters(), device.record(stream).unwrap());
     let host = HostMemory::pageable(8);
     device.copy_to_host(stream, &host, 0, memory.address, 8).unwrap();
-    assert_eq!(host.read(|content| content.as_bytes().to_vec()), [1; 8], "it is complete on return");
+    assert_eq!(host.read(<[u8]>::to_vec), [1; 8], "it is complete on return");
     assert_eq!(device.query(fence), Ok(true), "and so is what stood before it");
     assert_eq!(device.counters().host_synchronizations, before.host_synchronizations + 1);
     assert!(device.counters().host_blocked_ns >= before.host_blocked_ns);

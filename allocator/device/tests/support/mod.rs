@@ -74,7 +74,7 @@ pub(crate) fn finish(device: &SimDevice, stream: StreamId) {
 
 pub(crate) fn pinned(content: &[u8]) -> HostMemory {
     let memory = HostMemory::pinned(content.len() as u64);
-    memory.write(|target| target.as_bytes_mut().copy_from_slice(content));
+    memory.write(|target: &mut [u8]| target.copy_from_slice(content));
     memory
 }
 
