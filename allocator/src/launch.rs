@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use highwater_core::Until;
-use highwater_device::{Access, Body, ByteRange, Cost, DeviceResult, Operand, OperandBytes, Operation, StreamId};
+use highwater_device::{
+    Access, Body, ByteRange, Cost, DeviceResult, DriverStream, Operand, OperandBytes, Operation, StreamId,
+};
 use highwater_history::Context;
 
 use crate::allocation::Allocation;
@@ -120,9 +122,23 @@ impl<'a> Launch<'a> {
         self
     }
 
-    /// What the operation computes on the simulated device: it gets the operands in the order of their declaration.
+    /// The operands so far, in the order of their declaration.
+    #[must_use]
+    pub fn operands(&self) -> &[Operand] {
+        &self.operands.list
+    }
+
+    /// What the operation computes, on the host: it gets the operands in the order of their declaration. The simulated
+    /// device computes so; a GPU copies the operands to the host and back for it.
     pub fn body(mut self, body: impl FnOnce(&mut [OperandBytes]) + Send + 'static) -> Self {
         self.body = Body::Host(Box::new(body));
+        self
+    }
+
+    /// What the operation submits to the driver's stream, on a GPU. It must submit to that stream alone, and touch no
+    /// memory but that of the operands. The simulated device refuses it.
+    pub fn driver_body(mut self, body: impl FnOnce(DriverStream) -> DeviceResult<()> + Send + 'static) -> Self {
+        self.body = Body::Driver(Box::new(body));
         self
     }
 

@@ -46,6 +46,8 @@ mod allocator;
 mod buffer;
 mod capture;
 mod climb;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod fence;
 mod heap_state;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
 use highwater_core::Position;
-use highwater_device::{DeviceResult, StreamId};
+use highwater_device::{Device, DeviceResult, StreamId};
 use highwater_history::{Action, Context};
 
 use crate::allocation::Allocation;
@@ -65,6 +65,12 @@ impl Stream {
     #[must_use]
     pub fn id(&self) -> StreamId {
         self.inner.driver.id
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.inner.shared.device
     }
 
     /// The name.

@@ -6,7 +6,7 @@ namespace attention {
 using bf16 = __nv_bfloat16;
 
 constexpr float LOG2_E = 1.4426950408889634f;
-constexpr float MINUS_INFINITY = -__builtin_huge_valf();
+constexpr float MINUS_INFINITY = __builtin_bit_cast(float, 0xff800000u);
 
 // Bytes of keys and values (or queries and gradients) that blocks running at the same time should share: they stay in
 // the L2 cache.
@@ -29,11 +29,16 @@ struct Shape {
           scale(scale) {}
 
     // Elements between rows of an output.
-    __device__ __forceinline__ long long width() const { return static_cast<long long>(heads) * head_width; }
+    __device__ __forceinline__ unsigned width() const { return heads * head_width; }
 
     // Elements between rows of packed queries, keys and values.
-    __device__ __forceinline__ long long packed_width() const { return 3 * width(); }
+    __device__ __forceinline__ unsigned packed_width() const { return 3 * width(); }
 };
+
+// Elements from row 0 to a row: a product of 32 bits each, which is one instruction.
+__device__ __forceinline__ unsigned long long row_offset(int row, unsigned stride) {
+    return static_cast<unsigned long long>(static_cast<unsigned>(row)) * stride;
+}
 
 // The head that a thread block works on, and which of the head's blocks of rows.
 struct Place {
@@ -59,20 +64,23 @@ struct Place {
         head = which % shape.heads;
     }
 
+    __device__ __forceinline__ unsigned long long first_token(const Shape& shape) const {
+        return static_cast<unsigned long long>(sequence_index) * shape.sequence;
+    }
+
     // Offset of the head's row 0 in an output.
-    __device__ __forceinline__ long long plain(const Shape& shape) const {
-        return static_cast<long long>(sequence_index) * shape.sequence * shape.width() + head * shape.head_width;
+    __device__ __forceinline__ unsigned long long plain(const Shape& shape) const {
+        return first_token(shape) * shape.width() + head * shape.head_width;
     }
 
     // Offset of the head's row 0 in packed rows: of its query (part 0), key (part 1) or value (part 2).
-    __device__ __forceinline__ long long packed(const Shape& shape, int part) const {
-        return static_cast<long long>(sequence_index) * shape.sequence * shape.packed_width() + part * shape.width() +
-               head * shape.head_width;
+    __device__ __forceinline__ unsigned long long packed(const Shape& shape, int part) const {
+        return first_token(shape) * shape.packed_width() + part * shape.width() + head * shape.head_width;
     }
 
     // Offset of the head's row 0 in a tensor [batch, heads, sequence].
-    __device__ __forceinline__ long long saved(const Shape& shape) const {
-        return (static_cast<long long>(sequence_index) * shape.heads + head) * shape.sequence;
+    __device__ __forceinline__ unsigned long long saved(const Shape& shape) const {
+        return (static_cast<unsigned long long>(sequence_index) * shape.heads + head) * shape.sequence;
     }
 };
 

@@ -40,7 +40,7 @@ struct Tile {
     // Starts the copy of ROWS rows into the tile. Rows from `sequence` on become zeros. `source` is row 0 of the
     // sequence, `stride` counts elements.
     template <int ROWS, int THREADS>
-    static __device__ __forceinline__ void load(unsigned tile, const bf16* source, long long stride, int first,
+    static __device__ __forceinline__ void load(unsigned tile, const bf16* source, unsigned stride, int first,
                                                 int sequence) {
         constexpr int COPIES = ROWS * CHUNKS / THREADS;
         static_assert(COPIES * THREADS == ROWS * CHUNKS, "every thread copies equally much");
@@ -50,7 +50,7 @@ struct Tile {
             const int row = index / CHUNKS;
             const int chunk = index % CHUNKS;
             const bool inside = first + row < sequence;
-            const bf16* from = source + (inside ? first + row : 0) * stride + chunk * 8;
+            const bf16* from = source + row_offset(min(first + row, sequence - 1), stride) + chunk * 8;
             copy_16(tile + at(row, chunk), from, inside);
         }
     }
@@ -58,7 +58,7 @@ struct Tile {
     // Writes 16 * M rows of accumulators, times a factor for each row, by way of a tile whose rows only this warp
     // uses. `rows` is the byte address of the tile's first row, `first` its number in the sequence.
     template <int M>
-    static __device__ __forceinline__ void store(unsigned char* rows, bf16* target, long long stride, int first,
+    static __device__ __forceinline__ void store(unsigned char* rows, bf16* target, unsigned stride, int first,
                                                  int sequence, const float (&sums)[M][W / 8][4],
                                                  const float (&factor)[M][2]) {
         const int lane = threadIdx.x & 31;
@@ -82,7 +82,7 @@ struct Tile {
             const int row = (lane + 32 * i) / CHUNKS;
             const int chunk = (lane + 32 * i) % CHUNKS;
             if (first + row < sequence) {
-                *reinterpret_cast<uint4*>(target + (first + row) * stride + chunk * 8) =
+                *reinterpret_cast<uint4*>(target + row_offset(first + row, stride) + chunk * 8) =
                     *reinterpret_cast<const uint4*>(rows + at(row, chunk));
             }
         }

@@ -1,5 +1,6 @@
 //! The contract suite: functions over a factory that makes fresh devices of one kind. They use copies for all content,
-//! so that they say the same of a GPU. `contract_suite!(module, factory)` makes a test of each.
+//! so that they say the same of a GPU. `contract_suite!(module, factory)` makes a test of each;
+//! attributes before the module go to each test.
 
 use std::sync::Arc;
 
@@ -14,21 +15,23 @@ pub(crate) type Factory<'a> = &'a dyn Fn() -> Arc<dyn Device>;
 /// Makes a module with a test for each function of the suite.
 #[macro_export]
 macro_rules! contract_suite {
-    ($module:ident, $factory:expr) => {
-        $crate::contract_suite!(@tests $module, $factory;
+    ($(#[$attribute:meta])* $module:ident, $factory:expr) => {
+        $crate::contract_suite!(@tests ($(#[$attribute])*) $module, $factory;
             stream_order, fence_order, wait_outlives_fence, fences, bounded_wait, streams, memory_life_cycle,
             release_while_mapped, aliases, copies, pageable_copies_block, out_of_memory, refused_streams_and_fences,
             refused_memory_calls, refused_work, counters, capture, spoilt_capture);
     };
-    (@tests $module:ident, $factory:expr; $($name:ident),* $(,)?) => {
+    (@tests $attributes:tt $module:ident, $factory:expr; $($name:ident),* $(,)?) => {
         mod $module {
             use super::*;
-            $(
-                #[test]
-                fn $name() {
-                    $crate::suite::$name(&$factory);
-                }
-            )*
+            $($crate::contract_suite!(@test $attributes $name, $factory);)*
+        }
+    };
+    (@test ($(#[$attribute:meta])*) $name:ident, $factory:expr) => {
+        #[test]
+        $(#[$attribute])*
+        fn $name() {
+            $crate::suite::$name(&$factory);
         }
     };
 }
