@@ -152,7 +152,9 @@ impl<'a, T: Pod> View<'a, T> {
         assert!(start <= end && end <= self.len, "{start}..{end} does not lie in a view of {} elements", self.len);
         View { first: self.first + start, len: end - start, ..*self }
     }
+}
 
+impl<T> View<'_, T> {
     /// The bytes.
     pub(crate) fn byte_range(&self) -> ByteRange {
         let element = size_of::<T>() as u64;
@@ -167,7 +169,7 @@ impl<'a, T: Pod> From<&'a Buffer<T>> for View<'a, T> {
     }
 }
 
-impl<T: Pod> fmt::Debug for View<'_, T> {
+impl<T> fmt::Debug for View<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "View({} elements at {})", self.len, self.byte_range().address)
     }

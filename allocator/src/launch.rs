@@ -122,6 +122,12 @@ impl<'a> Launch<'a> {
         self
     }
 
+    /// What it costs, instead of what was said before.
+    pub fn cost(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
     /// The operands so far, in the order of their declaration.
     #[must_use]
     pub fn operands(&self) -> &[Operand] {

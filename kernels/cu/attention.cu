@@ -148,19 +148,19 @@ extern "C" __global__ void __launch_bounds__(256) attention_backward_delta_bf16(
 #define FORWARD_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                             \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_forward_bf16_##W(FORWARD(bf16)) {                                                              \
-        attention::forward_bf16<W, WARPS, M, COLUMNS>(qkv, out, lse, SHAPE);                                     \
+        attention::forward_bf16<W, WARPS, M, COLUMNS>(qkv, out, lse, Shape(batch, sequence, heads, W, scale));                                     \
     }
 
 #define KEYS_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                                \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_backward_keys_bf16_##W(BACKWARD(bf16)) {                                                       \
-        attention::backward_keys_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, SHAPE);                 \
+        attention::backward_keys_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, Shape(batch, sequence, heads, W, scale));                 \
     }
 
 #define QUERIES_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                             \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_backward_queries_bf16_##W(BACKWARD(bf16)) {                                                    \
-        attention::backward_queries_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, SHAPE);              \
+        attention::backward_queries_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, Shape(batch, sequence, heads, W, scale));              \
     }
 
 FORWARD_BF16(32, 4, 2, 64, 3)

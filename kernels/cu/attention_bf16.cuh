@@ -42,10 +42,12 @@ struct Softmax {
         }
     }
 
-    // Turns scores into exponentials relative to the largest score so far, and scales `sums` to the new one. `factor`
-    // is the scale of the scores times log2(e). Each row must see an unmasked score in its first piece.
+    // Turns scores into exponentials relative to the largest score so far, the left side of the next product, and scales
+    // `sums` to the new one. `factor` is the scale of the scores times log2(e). Each row must see an unmasked score in
+    // its first piece.
     template <int N, int O>
-    __device__ __forceinline__ void update(float (&scores)[M][N][4], float (&sums)[M][O][4], float factor) {
+    __device__ __forceinline__ void update(unsigned (&left)[M][N / 2][4], float (&sums)[M][O][4],
+                                           const float (&scores)[M][N][4], float factor) {
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -62,11 +64,10 @@ struct Softmax {
                 float sum = 0.0f;
 #pragma unroll
                 for (int n = 0; n < N; ++n) {
-#pragma unroll
-                    for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                        scores[m][n][i] = power_of_two(fmaf(scores[m][n][i], factor, -offset));
-                        sum += scores[m][n][i];
-                    }
+                    const float p0 = power_of_two(fmaf(scores[m][n][2 * half], factor, -offset));
+                    const float p1 = power_of_two(fmaf(scores[m][n][2 * half + 1], factor, -offset));
+                    sum += p0 + p1;
+                    left[m][n / 2][n % 2 * 2 + half] = pack(p0, p1);
                 }
                 total[m][half] = fmaf(total[m][half], shrink, sum);
 #pragma unroll
@@ -131,7 +132,7 @@ __device__ __forceinline__ void forward_bf16(const bf16* qkv, bf16* out, float* 
     // The last queries see most keys.
     const int first = (blocks - 1 - place.rank) * ROWS;
     const int row = first + warp * 16 * M;
-    const int tiles = (min(first + ROWS, sequence) + COLUMNS - 1) / COLUMNS;
+    const int last_column = min(first + ROWS, sequence);
     const unsigned stride = shape.packed_width();
     const bf16* keys = qkv + place.packed(shape, 1);
     const bf16* values = qkv + place.packed(shape, 2);
@@ -140,33 +141,32 @@ __device__ __forceinline__ void forward_bf16(const bf16* qkv, bf16* out, float* 
     const unsigned left = queries + warp * M * Tile<W>::STEP_BYTES + Tile<W>::left_lane();
     const float factor = shape.scale * LOG2_E;
 
+    const auto load_stage = [&](int stage, int column) {
+        const unsigned to = stages + stage * (2 * HALF_STAGE);
+        Tile<W>::template load<COLUMNS, THREADS>(to, keys, stride, column, sequence);
+        Tile<W>::template load<COLUMNS, THREADS>(to + HALF_STAGE, values, stride, column, sequence);
+    };
     Tile<W>::template load<ROWS, THREADS>(queries, qkv + place.packed(shape, 0), stride, first, sequence);
-    Tile<W>::template load<COLUMNS, THREADS>(stages, keys, stride, 0, sequence);
-    Tile<W>::template load<COLUMNS, THREADS>(stages + HALF_STAGE, values, stride, 0, sequence);
+    load_stage(0, 0);
 
     Softmax<M> softmax;
     float sums[M][W / 8][4];
     clear(sums);
+    int stage = 0;
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; ++tile) {
-        const int column = tile * COLUMNS;
-        const unsigned stage = stages + (tile & 1) * (2 * HALF_STAGE);
+    for (int column = 0; column < last_column; column += COLUMNS, stage ^= 1) {
         wait_for_copies();
         // The tile is there for all, and nobody uses the other stage any more.
         __syncthreads();
-        if (tile + 1 < tiles) {
-            const unsigned next = stages + (~tile & 1) * (2 * HALF_STAGE);
-            Tile<W>::template load<COLUMNS, THREADS>(next, keys, stride, column + COLUMNS, sequence);
-            Tile<W>::template load<COLUMNS, THREADS>(next + HALF_STAGE, values, stride, column + COLUMNS, sequence);
-        }
+        if (column + COLUMNS < last_column) load_stage(stage ^ 1, column + COLUMNS);
         if (column >= row + 16 * M) continue;
+        const unsigned tile = stages + stage * (2 * HALF_STAGE);
         float scores[M][COLUMNS / 8][4];
-        multiply_rows<W>(scores, renewed(left), stage + Tile<W>::right_lane());
+        multiply_rows<W>(scores, left, tile + Tile<W>::right_lane());
         if (column + COLUMNS - 1 > row) mask_later_columns(scores, row, column, MINUS_INFINITY);
-        softmax.update(scores, sums, factor);
         unsigned probabilities[M][COLUMNS / 16][4];
-        pack_left(probabilities, scores);
-        multiply_packed<W>(sums, probabilities, stage + HALF_STAGE + Tile<W>::left_lane());
+        softmax.update(probabilities, sums, scores, factor);
+        multiply_packed<W>(sums, probabilities, tile + HALF_STAGE + Tile<W>::left_lane());
     }
 
     float inverse[M][2];
@@ -210,7 +210,6 @@ __device__ __forceinline__ void backward_keys_bf16(const bf16* qkv, const float*
     const unsigned stride = shape.packed_width();
     const bf16* queries = qkv + place.packed(shape, 0);
     const bf16* gradients = dout + place.plain(shape);
-    const float* statistics = (threadIdx.x < COLUMNS ? lse : delta) + place.saved(shape);
     const unsigned keys = shared_address(shared);
     const unsigned stages = keys + 2 * ROWS_BYTES;
     constexpr unsigned STATISTICS = 2 * ROWS_BYTES + 4 * HALF_STAGE;
@@ -225,7 +224,7 @@ __device__ __forceinline__ void backward_keys_bf16(const bf16* qkv, const float*
             const int query = column + threadIdx.x % COLUMNS;
             // Beyond the end a statistic is zero: the probabilities are finite, and gradients are zero there.
             copy_4(keys + STATISTICS + stage * (8 * COLUMNS) + threadIdx.x * 4,
-                   statistics + (query < sequence ? query : 0), query < sequence);
+                   (threadIdx.x < COLUMNS ? lse : delta) + place.saved(shape) + min(query, sequence - 1), query < sequence);
         }
     };
     Tile<W>::template load<ROWS, THREADS>(keys, qkv + place.packed(shape, 1), stride, first, sequence);
@@ -247,7 +246,7 @@ __device__ __forceinline__ void backward_keys_bf16(const bf16* qkv, const float*
         const unsigned tile = stages + stage * (2 * HALF_STAGE);
         const float* tile_lse = reinterpret_cast<const float*>(shared + STATISTICS + stage * (8 * COLUMNS));
         float scores[M][COLUMNS / 8][4];
-        multiply_rows<W>(scores, renewed(left), tile + Tile<W>::right_lane());
+        multiply_rows<W>(scores, left, tile + Tile<W>::right_lane());
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
             const float2 saved = *reinterpret_cast<const float2*>(tile_lse + n * 8 + lane % 4 * 2);
@@ -266,7 +265,7 @@ __device__ __forceinline__ void backward_keys_bf16(const bf16* qkv, const float*
         multiply_packed<W>(dvalues, packed, tile + HALF_STAGE + Tile<W>::left_lane());
 
         float dscores[M][COLUMNS / 8][4];
-        multiply_rows<W>(dscores, renewed(left) + ROWS_BYTES, tile + HALF_STAGE + Tile<W>::right_lane());
+        multiply_rows<W>(dscores, left + ROWS_BYTES, tile + HALF_STAGE + Tile<W>::right_lane());
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
             const float2 saved = *reinterpret_cast<const float2*>(tile_lse + COLUMNS + n * 8 + lane % 4 * 2);
@@ -357,8 +356,8 @@ __device__ __forceinline__ void backward_queries_bf16(const bf16* qkv, const flo
         const unsigned tile = stages + stage * (2 * HALF_STAGE);
         float scores[M][COLUMNS / 8][4];
         float dscores[M][COLUMNS / 8][4];
-        multiply_rows<W>(scores, renewed(left), tile + Tile<W>::right_lane());
-        multiply_rows<W>(dscores, renewed(left) + ROWS_BYTES, tile + HALF_STAGE + Tile<W>::right_lane());
+        multiply_rows<W>(scores, left, tile + Tile<W>::right_lane());
+        multiply_rows<W>(dscores, left + ROWS_BYTES, tile + HALF_STAGE + Tile<W>::right_lane());
         if (column + COLUMNS - 1 > row) mask_later_columns(scores, row, column, MINUS_INFINITY);
 #pragma unroll
         for (int m = 0; m < M; ++m) {

@@ -12,12 +12,6 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// Makes a value look new to the compiler, so that what is computed from it is not kept in registers over a loop.
-__device__ __forceinline__ unsigned renewed(unsigned x) {
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 // Starts a copy of 16 bytes into shared memory. Where `inside` is false nothing is read and zeros are written.
 __device__ __forceinline__ void copy_16(unsigned to, const void* from, bool inside) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");

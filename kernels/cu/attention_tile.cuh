@@ -2,7 +2,7 @@
 //
 // A tile is rows of W elements. The 16-byte chunks of a row are permuted by the row's number, so the eight rows that
 // one matrix load touches lie in different banks. A tile starts at a multiple of 256 bytes of shared memory: then a
-// step along a row is one exclusive or on an address.
+// step along a row is an exclusive or on an address.
 #pragma once
 
 #include "attention_ptx.cuh"
@@ -37,6 +37,12 @@ struct Tile {
         return at((lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
     }
 
+    // Address of the 16 columns that come `step` sixteens after those of `address`. Only two bits of the step meet the
+    // permutation, so the others are a constant in the instruction.
+    static __device__ __forceinline__ unsigned step(unsigned address, int step) {
+        return (address ^ ((step & 3) * 32)) + (step >> 2) * 128;
+    }
+
     // Starts the copy of ROWS rows into the tile. Rows from `sequence` on become zeros. `source` is row 0 of the
     // sequence, `stride` counts elements.
     template <int ROWS, int THREADS>
@@ -44,14 +50,15 @@ struct Tile {
                                                 int sequence) {
         constexpr int COPIES = ROWS * CHUNKS / THREADS;
         static_assert(COPIES * THREADS == ROWS * CHUNKS, "every thread copies equally much");
+        constexpr int STEP = THREADS / CHUNKS;
+        static_assert(STEP % 8 == 0, "the rows of a thread have the same permutation");
+        const int row = first + threadIdx.x / CHUNKS;
+        const bf16* from = source + threadIdx.x % CHUNKS * 8;
+        const unsigned to = tile + at(threadIdx.x / CHUNKS, threadIdx.x % CHUNKS);
 #pragma unroll
         for (int i = 0; i < COPIES; ++i) {
-            const int index = threadIdx.x + i * THREADS;
-            const int row = index / CHUNKS;
-            const int chunk = index % CHUNKS;
-            const bool inside = first + row < sequence;
-            const bf16* from = source + row_offset(min(first + row, sequence - 1), stride) + chunk * 8;
-            copy_16(tile + at(row, chunk), from, inside);
+            const bool inside = row < sequence - i * STEP;
+            copy_16(to + i * STEP * ROW_BYTES, from + row_offset(min(row + i * STEP, sequence - 1), stride), inside);
         }
     }
 
@@ -107,15 +114,15 @@ __device__ __forceinline__ void clear(float (&sums)[M][N][4]) {
 template <int W, int M, int N>
 __device__ __forceinline__ void multiply_rows(float (&sums)[M][N][4], unsigned left, unsigned right) {
     clear(sums);
-#pragma unroll
+#pragma unroll 4
     for (int k = 0; k < W / 16; ++k) {
         unsigned a[M][4];
 #pragma unroll
-        for (int m = 0; m < M; ++m) load_matrices(a[m], (left ^ (k * 32)) + m * Tile<W>::STEP_BYTES);
+        for (int m = 0; m < M; ++m) load_matrices(a[m], Tile<W>::step(left, k) + m * Tile<W>::STEP_BYTES);
 #pragma unroll
         for (int n = 0; n < N / 2; ++n) {
             unsigned b[4];
-            load_matrices(b, (right ^ (k * 32)) + n * Tile<W>::STEP_BYTES);
+            load_matrices(b, Tile<W>::step(right, k) + n * Tile<W>::STEP_BYTES);
 #pragma unroll
             for (int m = 0; m < M; ++m) {
                 multiply_add(sums[m][2 * n], a[m], b[0], b[1]);
@@ -134,7 +141,7 @@ __device__ __forceinline__ void multiply_packed(float (&sums)[M][W / 8][4], cons
 #pragma unroll
         for (int n = 0; n < W / 16; ++n) {
             unsigned b[4];
-            load_matrices_transposed(b, (right ^ (n * 32)) + k * Tile<W>::STEP_BYTES);
+            load_matrices_transposed(b, Tile<W>::step(right, n) + k * Tile<W>::STEP_BYTES);
 #pragma unroll
             for (int m = 0; m < M; ++m) {
                 multiply_add(sums[m][2 * n], a[m][k], b[0], b[1]);

@@ -8,21 +8,24 @@
 constexpr int THREADS = 256;
 
 template <class From, class To>
-__device__ __forceinline__ void cast(const From* source, To* target, Size count, Size head) {
-    sweep<PACK<bf16>>(count, head, [=](auto lanes, Size at) {
-        constexpr int V = decltype(lanes)::value;
+struct Cast {
+    const From* source;
+    To* target;
+
+    template <int V>
+    __device__ __forceinline__ void run(Size at) const {
         float a[V];
         load(source + at, a);
         store(target + at, a);
-    });
-}
+    }
+};
 
 // target (bf16) = source (f32). Both have `count` elements.
 extern "C" __global__ void __launch_bounds__(THREADS) cast_f32_bf16(const float* source, bf16* target, Size count) {
-    cast(source, target, count, shared_head(count, target, source));
+    sweep<PACK<bf16>>(count, shared_head(count, target, source), Cast<float, bf16>{source, target});
 }
 
 // target (f32) = source (bf16). Both have `count` elements. Exact.
 extern "C" __global__ void __launch_bounds__(THREADS) cast_bf16_f32(const bf16* source, float* target, Size count) {
-    cast(source, target, count, shared_head(count, source, target));
+    sweep<PACK<bf16>>(count, shared_head(count, source, target), Cast<bf16, float>{source, target});
 }

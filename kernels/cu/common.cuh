@@ -18,12 +18,6 @@ using bf16 = __nv_bfloat16;
 template <class T>
 constexpr int PACK = 16 / static_cast<int>(sizeof(T));
 
-// The number of elements that a piece of code handles at once, as a type.
-template <int N>
-struct Lanes {
-    static constexpr int value = N;
-};
-
 // ---- Loads and stores of V elements -------------------------------------------------------------------------------
 // V is one, or a multiple of PACK; then the address is a multiple of 16 bytes.
 
@@ -156,17 +150,17 @@ __device__ __forceinline__ Size shared_head(Size count, const T* first, const Ot
     return head < count && (aligned(others + head) && ... && true) ? head : count;
 }
 
-// Calls `body(Lanes<V>{}, offset)` so that all elements are covered once: V is N for the packs after `head`, and one
-// for the elements before and after them. Any one-dimensional grid does.
+// Calls `body.run<V>(offset)` so that all elements are covered once: V is N for the packs after `head`, and one for the
+// elements before and after them. Any one-dimensional grid does.
 template <int N, class Body>
 __device__ __forceinline__ void sweep(Size count, Size head, Body body) {
     const Size thread = static_cast<Size>(blockIdx.x) * blockDim.x + threadIdx.x;
     const Size stride = static_cast<Size>(gridDim.x) * blockDim.x;
     const Size packs = (count - head) / N;
-    for (Size index = thread; index < packs; index += stride) body(Lanes<N>{}, head + index * N);
+    for (Size index = thread; index < packs; index += stride) body.template run<N>(head + index * N);
     const Size rest = count - packs * N;
     for (Size index = thread; index < rest; index += stride) {
-        body(Lanes<1>{}, index < head ? index : index + packs * N);
+        body.template run<1>(index < head ? index : index + packs * N);
     }
 }
 

@@ -1,11 +1,13 @@
 //! The operations of a small transformer: what runs between two allocations.
 //!
-//! A training step is a chain of such operations on device buffers. The crate has two halves:
+//! A training step is a chain of such operations on device buffers. The crate has three parts:
 //!
 //! - [`host`]: their arithmetic on the CPU, forward and backward passes on flat row-major slices, for `f32` and `f64`,
 //!   single-threaded and reproducible bit for bit. It is what a simulated device runs as the body of an operation, and
 //!   the reference for any other implementation. [`host::work`] says how much each of them computes and moves.
-//! - The functions at the root: launchers, which submit one operation each to a stream, on `f32` views of device memory.
+//! - [`cuda`]: the same on a GPU. Kernels are compiled when first used, and kept on disk.
+//! - The functions at the root: launchers, which submit one operation each to a stream, on views of device memory whose
+//!   elements are `f32` or `bf16` ([`Element`]).
 //!
 //! # Launchers
 //!
@@ -37,12 +39,13 @@
 //! # Ok(()) }
 //! ```
 
+pub mod cuda;
 pub mod host;
 mod launch;
 
 pub use launch::{
-    AdamWViews, CrossEntropy, KernelError, LayerNormBackward, LayerNormForward, accumulate, adamw, add,
-    attention_backward, attention_forward, bias_backward, bias_forward, copy, cross_entropy, cross_entropy_backward,
-    cross_entropy_forward, embedding_backward, embedding_forward, fill, gelu_backward, gelu_forward,
-    layer_norm_backward, layer_norm_forward, matmul, scale,
+    AdamWViews, AttentionBackward, CrossEntropy, Element, KernelError, LayerNormBackward, LayerNormForward,
+    MOST_SOURCES, accumulate, adamw, add, attention_backward, attention_forward, bias_backward, bias_forward, cast,
+    copy, cross_entropy, cross_entropy_backward, cross_entropy_forward, embedding_backward, embedding_forward, fill,
+    gelu_backward, gelu_forward, layer_norm_backward, layer_norm_forward, matmul, scale, sum_ranks_on_gpu,
 };

@@ -7,7 +7,7 @@ use highwater_kernels as kernels;
 use highwater_kernels::host::{AdamW, Update};
 
 use super::leases::Leases;
-use super::shard::{Shard, padded_elements};
+use super::shard::{Shard, padded_elements, read_back};
 use super::{Model, ModelError, RunError, UnitLayout};
 use crate::group::ProcessGroup;
 use crate::plan::{Lane, Op, OpKind, Plan, PlanSpec, SlotIndex, UnitSpec};
@@ -247,9 +247,52 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
         &self.compute
     }
 
+    /// The stream that the collectives run on.
+    #[must_use]
+    pub fn communication(&self) -> &Stream {
+        &self.communication
+    }
+
+    /// The model, to ask for its loss.
+    #[must_use]
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
     /// The model, to give it a batch or ask for its loss.
     pub fn model_mut(&mut self) -> &mut M {
         &mut self.model
+    }
+
+    /// Gathers something that is no unit: every rank's `own`, in rank order, into `all`, on the communication stream,
+    /// after everything that compute was given so far. Every rank must do so at the same place.
+    ///
+    /// # Errors
+    /// When the lengths do not fit, or the device fails.
+    pub fn gather(&self, own: View<'_, f32>, all: View<'_, f32>) -> Result<(), RunError> {
+        let gathered = self.join().and_then(|()| Ok(self.group.all_gather(&self.communication, own, all)?));
+        let failed =
+            |source| RunError::Rank { rank: self.group.rank(), doing: "gathering beside the plan".into(), source };
+        gathered.map_err(failed)
+    }
+
+    /// All parameters by unit, padding included, gathered from all ranks and copied to the host; waits for everything
+    /// before. Every rank must do so at the same place.
+    ///
+    /// # Errors
+    /// When memory, a collective or a copy fails.
+    pub fn read_units(&self) -> Result<Vec<Vec<f32>>, RunError> {
+        let read = |(shard, unit): (&Shard, &UnitLayout)| {
+            let elements = shard.parameters.len() * self.group.ranks() as usize;
+            let whole = self.communication.alloc(elements).map_err(|error| self.reading(unit, error.into()))?;
+            self.gather(shard.parameters.view(), whole.view())?;
+            read_back(&self.allocator, &self.communication, &whole).map_err(|error| self.reading(unit, error))
+        };
+        self.shards.iter().zip(&self.units).map(read).collect()
+    }
+
+    fn reading(&self, unit: &UnitLayout, source: ModelError) -> RunError {
+        RunError::Rank { rank: self.group.rank(), doing: format!("reading unit {:?}", unit.name), source }
     }
 
     /// This rank's parameters by unit, padding included, copied to the host; waits for everything before.
@@ -257,10 +300,9 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
     /// # Errors
     /// When a copy fails.
     pub fn read_shards(&self) -> Result<Vec<Vec<f32>>, RunError> {
-        let rank = self.group.rank();
         let read = |(shard, unit): (&Shard, &UnitLayout)| {
-            let doing = format!("reading unit {:?}", unit.name);
-            shard.read(&self.allocator, &self.compute).map_err(|source| RunError::Rank { rank, doing, source })
+            let parameters = read_back(&self.allocator, &self.compute, &shard.parameters);
+            parameters.map_err(|error| self.reading(unit, error))
         };
         self.shards.iter().zip(&self.units).map(read).collect()
     }

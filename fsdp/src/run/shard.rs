@@ -53,12 +53,12 @@ impl Shard {
         };
         Ok(kernels::adamw(stream, adamw, step, views)?)
     }
+}
 
-    /// The parameters, copied to the host; waits for everything before.
-    pub(super) fn read(&self, allocator: &Allocator, stream: &Stream) -> Result<Vec<f32>, ModelError> {
-        let staging = allocator.pinned::<f32>(self.parameters.len());
-        stream.copy_to_host(&self.parameters, &staging)?;
-        staging.wait(SET_UP_TIMEOUT)?;
-        Ok(staging.read(<[f32]>::to_vec)?)
-    }
+/// What is in a buffer, copied to the host; waits for everything before on the stream.
+pub(super) fn read_back(allocator: &Allocator, stream: &Stream, source: &Buffer<f32>) -> Result<Vec<f32>, ModelError> {
+    let staging = allocator.pinned::<f32>(source.len());
+    stream.copy_to_host(source, &staging)?;
+    staging.wait(SET_UP_TIMEOUT)?;
+    Ok(staging.read(<[f32]>::to_vec)?)
 }

@@ -25,6 +25,12 @@ pub struct LossReading {
 }
 
 impl LossReading {
+    /// The reading of losses that are being copied to `losses`.
+    #[must_use]
+    pub fn new(losses: Arc<HostBuffer<f32>>) -> Self {
+        LossReading { losses }
+    }
+
     /// Waits for them: one loss for each round, already divided by the tokens of the whole step.
     ///
     /// # Errors
@@ -122,6 +128,11 @@ impl Batch {
         let losses = &self.turns[self.turn].losses;
         stream.copy_to_host(&self.losses, losses)?;
         Ok(LossReading { losses: losses.clone() })
+    }
+
+    /// One element a round.
+    pub(super) fn losses(&self) -> View<'_, f32> {
+        self.losses.view()
     }
 
     pub(super) fn ids(&self, round: usize) -> View<'_, u32> {

@@ -110,6 +110,12 @@ impl Transformer {
     pub fn read_losses(&mut self, stream: &Stream) -> Result<LossReading, ModelError> {
         self.batch.read_losses(stream)
     }
+
+    /// The losses of the step that was issued last, one for each round, on the device.
+    #[must_use]
+    pub fn losses(&self) -> View<'_, f32> {
+        self.batch.losses()
+    }
 }
 
 impl Model for Transformer {

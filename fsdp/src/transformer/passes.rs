@@ -230,8 +230,14 @@ impl Layer {
         let dattended = self.projection.backward(pass, gradients, &saved.attended, dx)?;
         let dqkv = sizes.alloc(stream, self.qkv.outputs)?;
         if sizes.attends {
-            let (qkv, lse) = (saved.qkv.view(), saved.lse.view());
-            kernels::attention_backward(stream, sizes.attention, qkv, lse, dattended.view(), dqkv.view())?;
+            let views = kernels::AttentionBackward {
+                qkv: saved.qkv.view(),
+                out: saved.attended.view(),
+                lse: saved.lse.view(),
+                dout: dattended.view(),
+                dqkv: dqkv.view(),
+            };
+            kernels::attention_backward(stream, sizes.attention, views)?;
         } else {
             kernels::fill(stream, 0.0, dqkv.view())?;
         }

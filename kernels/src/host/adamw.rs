@@ -25,6 +25,19 @@ impl Default for AdamW {
     }
 }
 
+impl AdamW {
+    /// What the arithmetic of a step needs, from the settings and the step alone: 1 − lr · weight decay, lr over the
+    /// correction of the first moment, one over the root of that of the second, eps, and for each moment how much of the
+    /// old and of the new goes in.
+    pub(crate) fn factors(self, step: u64) -> [f64; 8] {
+        let AdamW { lr, beta1, beta2, eps, weight_decay } = self;
+        let correction1 = 1.0 - power(beta1, step);
+        let correction2 = 1.0 - power(beta2, step);
+        let keep = 1.0 - lr * weight_decay;
+        [keep, lr / correction1, 1.0 / correction2.sqrt(), eps, beta1, 1.0 - beta1, beta2, 1.0 - beta2]
+    }
+}
+
 /// One step of AdamW over any range of a flat parameter, in place.
 ///
 /// `step` counts from one. `first_moment` and `second_moment` are zero before the first step. Each element is updated
@@ -47,15 +60,7 @@ pub fn adamw<T: Real>(
     check_len("first moment", first_moment.len(), parameter.len());
     check_len("second moment", second_moment.len(), parameter.len());
 
-    let AdamW { lr, beta1, beta2, eps, weight_decay } = settings;
-    let correction1 = 1.0 - power(beta1, step);
-    let correction2 = 1.0 - power(beta2, step);
-    let keep = T::from_f64(1.0 - lr * weight_decay);
-    let step_size = T::from_f64(lr / correction1);
-    let root_factor = T::from_f64(1.0 / correction2.sqrt());
-    let eps = T::from_f64(eps);
-    let (old1, new1) = (T::from_f64(beta1), T::from_f64(1.0 - beta1));
-    let (old2, new2) = (T::from_f64(beta2), T::from_f64(1.0 - beta2));
+    let [keep, step_size, root_factor, eps, old1, new1, old2, new2] = settings.factors(step).map(T::from_f64);
 
     let moments = first_moment.iter_mut().zip(second_moment);
     for ((parameter, &gradient), (first, second)) in parameter.iter_mut().zip(gradient).zip(moments) {

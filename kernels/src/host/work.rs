@@ -120,7 +120,7 @@ pub fn attention_forward(shape: AttentionShape, element_bytes: usize) -> Work {
 /// matrix products, one FLOP for the scale, two for the probability and four for its gradient.
 pub fn attention_backward(shape: AttentionShape, element_bytes: usize) -> Work {
     let flops = attention_pairs(shape) * (10 * shape.head_width + 7);
-    Work::new(flops, (2 * shape.qkv_elements() + shape.out_elements() + shape.lse_elements()) * element_bytes)
+    Work::new(flops, (2 * shape.qkv_elements() + 2 * shape.out_elements() + shape.lse_elements()) * element_bytes)
 }
 
 /// Work of [`cross_entropy_forward`](super::cross_entropy_forward): for each logit a comparison, a subtraction, an

@@ -1,56 +1,219 @@
-//! Causal attention.
+//! Causal attention. The log-sum-exps are `f32`, whatever the element.
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError};
+use super::{Element, Kernel, KernelError, elements};
+use crate::cuda::{ElementType, Module, Program};
 use crate::host::{self, AttentionShape, work};
 
 /// What both passes need.
 const HEAD_WIDTH: &str = "a head must have at least one element";
 
+/// The widest head of an f32 kernel.
+const WIDEST_F32: usize = 256;
+
+/// Head widths with bf16 kernels.
+const BF16_WIDTHS: [usize; 3] = [32, 64, 128];
+
+/// Positions and heads are counted by 32 bits in the kernels.
+const MOST_ON_GPU: usize = 1 << 30;
+
 /// See [`host::attention_forward`].
 ///
 /// # Errors
-/// When a length does not fit the shape, the head width is zero, or the device fails.
+/// When a length does not fit the shape, the head width is zero, or the device fails. A GPU takes head widths up to 256
+/// in `f32`, and 32, 64 and 128 in `bf16`, with views that begin at multiples of 8 elements.
 #[track_caller]
-pub fn attention_forward(
+pub fn attention_forward<E: Element>(
     stream: &Stream,
     shape: AttentionShape,
-    qkv: View<'_, f32>,
-    out: View<'_, f32>,
+    qkv: View<'_, E>,
+    out: View<'_, E>,
     lse: View<'_, f32>,
 ) -> Result<(), KernelError> {
-    Kernel::new(stream, "attention", work::attention_forward(shape, ELEMENT_BYTES))
+    let Elements { packed, plain, rows } = Elements::of(shape);
+    Kernel::new(stream, "attention")
         .require(shape.head_width > 0, HEAD_WIDTH)
-        .read("qkv", qkv, shape.qkv_elements())
-        .write("out", out, shape.out_elements())
-        .write("lse", lse, shape.lse_elements())
-        .submit(move |[qkv, out, lse]| {
-            host::attention_forward::<f32>(shape, qkv.as_slice(), out.as_mut_slice(), lse.as_mut_slice());
-        })
+        .read("qkv", qkv, packed)
+        .write("out", out, plain)
+        .write("lse", lse, rows)
+        .fit_for_gpu::<E>(shape)
+        .submit(
+            || work::attention_forward(shape, size_of::<E>()),
+            || sized(forward_launches::<E>(shape), shape),
+            move |[qkv, out, lse]| {
+                E::change(out, |out| host::attention_forward(shape, &E::values(qkv), out, lse.as_mut_slice()));
+            },
+        )
 }
 
-/// See [`host::attention_backward`].
+/// Operands of [`attention_backward`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionBackward<'a, E = f32> {
+    /// Input of the forward pass, packed.
+    pub qkv: View<'a, E>,
+    /// Output of the forward pass.
+    pub out: View<'a, E>,
+    /// Log-sum-exps of the forward pass.
+    pub lse: View<'a, f32>,
+    /// Gradient of the output.
+    pub dout: View<'a, E>,
+    /// Gradient of the packed input.
+    pub dqkv: View<'a, E>,
+}
+
+/// See [`host::attention_backward`]. A GPU takes the average gradient of a row's probabilities from the output of the
+/// forward pass; the host sums it up again.
 ///
 /// # Errors
-/// When a length does not fit the shape, the head width is zero, or the device fails.
+/// As [`attention_forward`].
 #[track_caller]
-pub fn attention_backward(
+pub fn attention_backward<E: Element>(
     stream: &Stream,
     shape: AttentionShape,
-    qkv: View<'_, f32>,
-    lse: View<'_, f32>,
-    dout: View<'_, f32>,
-    dqkv: View<'_, f32>,
+    views: AttentionBackward<'_, E>,
 ) -> Result<(), KernelError> {
-    Kernel::new(stream, "attention backward", work::attention_backward(shape, ELEMENT_BYTES))
+    let Elements { packed, plain, rows } = Elements::of(shape);
+    Kernel::new(stream, "attention backward")
         .require(shape.head_width > 0, HEAD_WIDTH)
-        .read("qkv", qkv, shape.qkv_elements())
-        .read("lse", lse, shape.lse_elements())
-        .read("dout", dout, shape.out_elements())
-        .write("dqkv", dqkv, shape.qkv_elements())
-        .submit(move |[qkv, lse, dout, dqkv]| {
-            let (qkv, lse, dout) = (qkv.as_slice(), lse.as_slice(), dout.as_slice());
-            host::attention_backward::<f32>(shape, qkv, lse, dout, dqkv.as_mut_slice());
-        })
+        .read("qkv", views.qkv, packed)
+        .read("out", views.out, plain)
+        .read("lse", views.lse, rows)
+        .read("dout", views.dout, plain)
+        .write("dqkv", views.dqkv, packed)
+        .fit_for_gpu::<E>(shape)
+        .submit(
+            || work::attention_backward(shape, size_of::<E>()),
+            || sized(backward_launches::<E>(shape).scratch(shape.lse_elements()), shape),
+            move |[qkv, _out, lse, dout, dqkv]| {
+                let (qkv, lse, dout) = (&*E::values(qkv), lse.as_slice(), &*E::values(dout));
+                E::change(dqkv, |dqkv| host::attention_backward(shape, qkv, lse, dout, dqkv));
+            },
+        )
+}
+
+/// Elements of the operands, if they can be counted.
+struct Elements {
+    packed: Option<usize>,
+    plain: Option<usize>,
+    rows: Option<usize>,
+}
+
+impl Elements {
+    fn of(shape: AttentionShape) -> Self {
+        let AttentionShape { batch, sequence, heads, head_width } = shape;
+        Elements {
+            packed: elements([3, batch, sequence, heads, head_width]),
+            plain: elements([batch, sequence, heads, head_width]),
+            rows: elements([batch, sequence, heads]),
+        }
+    }
+}
+
+impl Kernel<'_> {
+    /// Refuses what the kernels on a GPU do not take.
+    fn fit_for_gpu<E: Element>(self, shape: AttentionShape) -> Self {
+        if self.stream.cuda_device().is_none() {
+            return self;
+        }
+        let counted = shape.sequence < MOST_ON_GPU && shape.batch.saturating_mul(shape.heads) < MOST_ON_GPU;
+        let kernel = self.require(counted, "a GPU takes fewer than 2^30 positions, and heads of all sequences");
+        match E::TYPE {
+            ElementType::F32 => {
+                kernel.require(shape.head_width <= WIDEST_F32, "a GPU takes heads of at most 256 elements")
+            }
+            ElementType::Bf16 => {
+                let aligned = kernel.addresses().iter().all(|address| address.is_multiple_of(16));
+                kernel
+                    .require(
+                        BF16_WIDTHS.contains(&shape.head_width),
+                        "a GPU takes bf16 heads of 32, 64 or 128 elements",
+                    )
+                    .require(aligned, "a GPU takes bf16 views that begin at multiples of 8 elements")
+            }
+        }
+    }
+}
+
+fn sized(program: Program, shape: AttentionShape) -> Program {
+    let AttentionShape { batch, sequence, heads, head_width } = shape;
+    let scale = 1.0 / (head_width as f64).sqrt();
+    program.size(batch).size(sequence).size(heads).size(head_width).real(scale)
+}
+
+/// How the f32 kernels cut a head: its width rounded up, the rows of a block, and the columns that it looks at together.
+fn f32_tiles(head_width: usize) -> (usize, usize, usize) {
+    let width = head_width.next_power_of_two().max(16);
+    (width, if width <= 128 { 64 } else { 32 }, if width <= 64 { 64 } else { 32 })
+}
+
+/// Blocks of `rows` rows over all heads of all sequences.
+fn blocks(shape: AttentionShape, rows: usize) -> usize {
+    shape.batch * shape.heads * shape.sequence.div_ceil(rows)
+}
+
+fn is_empty(shape: AttentionShape) -> bool {
+    shape.lse_elements() == 0
+}
+
+fn forward_launches<E: Element>(shape: AttentionShape) -> Program {
+    let program = Program::default();
+    if is_empty(shape) {
+        return program;
+    }
+    match E::TYPE {
+        ElementType::F32 => {
+            let (width, rows, columns) = f32_tiles(shape.head_width);
+            let bytes = 4 * ((rows + 2 * columns) * (width + 4) + rows * (columns + 4));
+            program.launch_exactly(Module::Attention, "attention_forward_f32", blocks(shape, rows), 256, bytes)
+        }
+        ElementType::Bf16 => {
+            let width = shape.head_width;
+            let entry = format!("attention_forward_bf16_{width}");
+            let bytes = 2 * width * 128 + 8 * width * 64;
+            program.launch_exactly(Module::Attention, entry, blocks(shape, 128), 128, bytes)
+        }
+    }
+}
+
+fn backward_launches<E: Element>(shape: AttentionShape) -> Program {
+    let program = Program::default();
+    if is_empty(shape) {
+        return program;
+    }
+    let all_rows = shape.lse_elements();
+    let width = shape.head_width;
+    match E::TYPE {
+        ElementType::F32 => {
+            let (padded, rows, columns) = f32_tiles(width);
+            let bytes = 8 * ((rows + columns) * (padded + 4) + rows * (columns + 4));
+            let blocks = blocks(shape, rows);
+            program
+                .launch_exactly(Module::Attention, "attention_backward_delta_f32", all_rows.div_ceil(32), 256, 0)
+                .launch_exactly(Module::Attention, "attention_backward_keys_f32", blocks, 256, bytes)
+                .launch_exactly(Module::Attention, "attention_backward_queries_f32", blocks, 256, bytes)
+        }
+        ElementType::Bf16 => {
+            let (columns, threads) = if width == 128 { (64, 256) } else { (32, 128) };
+            let keys_bytes = 4 * width * 128 + (8 * width + 16) * columns;
+            let queries_bytes = 4 * width * 128 + 8 * width * 32;
+            let blocks = blocks(shape, 128);
+            program
+                .launch_exactly(Module::Attention, "attention_backward_delta_bf16", all_rows.div_ceil(64), 256, 0)
+                .launch_exactly(
+                    Module::Attention,
+                    format!("attention_backward_keys_bf16_{width}"),
+                    blocks,
+                    threads,
+                    keys_bytes,
+                )
+                .launch_exactly(
+                    Module::Attention,
+                    format!("attention_backward_queries_bf16_{width}"),
+                    blocks,
+                    128,
+                    queries_bytes,
+                )
+        }
+    }
 }

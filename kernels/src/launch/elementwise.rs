@@ -2,20 +2,32 @@
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError};
+use super::{Element, Kernel, KernelError};
+use crate::cuda::{self, Module, Program};
 use crate::host::{self, work};
+
+/// The program of an entry whose threads take 16 bytes of the output each.
+fn program<E: Element>(entry: &str, elements: usize) -> Program {
+    Program::elementwise(Module::Elementwise, format!("{entry}_{}", E::NAME), elements, 256 * E::PACK)
+}
 
 /// out = left + right; all of one length.
 ///
 /// # Errors
 /// When a length differs from that of `out`, or the device fails.
 #[track_caller]
-pub fn add(stream: &Stream, left: View<'_, f32>, right: View<'_, f32>, out: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "add", work::add(out.len(), ELEMENT_BYTES))
-        .read("left", left, out.len())
-        .read("right", right, out.len())
-        .write("out", out, out.len())
-        .submit(|[left, right, out]| host::add::<f32>(left.as_slice(), right.as_slice(), out.as_mut_slice()))
+pub fn add<E: Element>(
+    stream: &Stream,
+    left: View<'_, E>,
+    right: View<'_, E>,
+    out: View<'_, E>,
+) -> Result<(), KernelError> {
+    let count = out.len();
+    Kernel::new(stream, "add").read("left", left, count).read("right", right, count).write("out", out, count).submit(
+        || work::add(count, size_of::<E>()),
+        || program::<E>("add", count),
+        |[left, right, out]| E::change(out, |out| host::add(&E::values(left), &E::values(right), out)),
+    )
 }
 
 /// target += source; both of one length.
@@ -23,11 +35,13 @@ pub fn add(stream: &Stream, left: View<'_, f32>, right: View<'_, f32>, out: View
 /// # Errors
 /// When the lengths differ, or the device fails.
 #[track_caller]
-pub fn accumulate(stream: &Stream, source: View<'_, f32>, target: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "accumulate", work::add(target.len(), ELEMENT_BYTES))
-        .read("source", source, target.len())
-        .read_write("target", target, target.len())
-        .submit(|[source, target]| host::accumulate::<f32>(source.as_slice(), target.as_mut_slice()))
+pub fn accumulate<E: Element>(stream: &Stream, source: View<'_, E>, target: View<'_, E>) -> Result<(), KernelError> {
+    let count = target.len();
+    Kernel::new(stream, "accumulate").read("source", source, count).read_write("target", target, count).submit(
+        || work::add(count, size_of::<E>()),
+        || program::<E>("accumulate", count),
+        |[source, target]| E::change(target, |target| host::accumulate(&E::values(source), target)),
+    )
 }
 
 /// target *= factor.
@@ -35,10 +49,13 @@ pub fn accumulate(stream: &Stream, source: View<'_, f32>, target: View<'_, f32>)
 /// # Errors
 /// When the device fails.
 #[track_caller]
-pub fn scale(stream: &Stream, factor: f64, target: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "scale", work::scale(target.len(), ELEMENT_BYTES))
-        .read_write("target", target, target.len())
-        .submit(move |[target]| host::scale::<f32>(factor, target.as_mut_slice()))
+pub fn scale<E: Element>(stream: &Stream, factor: f64, target: View<'_, E>) -> Result<(), KernelError> {
+    let count = target.len();
+    Kernel::new(stream, "scale").read_write("target", target, count).submit(
+        || work::scale(count, size_of::<E>()),
+        || program::<E>("scale", count).real(factor),
+        move |[target]| E::change(target, |target| host::scale(factor, target)),
+    )
 }
 
 /// Every element of `target` = `value`.
@@ -46,10 +63,13 @@ pub fn scale(stream: &Stream, factor: f64, target: View<'_, f32>) -> Result<(), 
 /// # Errors
 /// When the device fails.
 #[track_caller]
-pub fn fill(stream: &Stream, value: f32, target: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "fill", work::fill(target.len(), ELEMENT_BYTES))
-        .write("target", target, target.len())
-        .submit(move |[target]| host::fill(value, target.as_mut_slice()))
+pub fn fill<E: Element>(stream: &Stream, value: f32, target: View<'_, E>) -> Result<(), KernelError> {
+    let count = target.len();
+    Kernel::new(stream, "fill").write("target", target, count).submit(
+        || work::fill(count, size_of::<E>()),
+        || program::<E>("fill", count).real(f64::from(value)),
+        move |[target]| E::change(target, |target| host::fill(value, target)),
+    )
 }
 
 /// target = source; both of one length.
@@ -57,11 +77,46 @@ pub fn fill(stream: &Stream, value: f32, target: View<'_, f32>) -> Result<(), Ke
 /// # Errors
 /// When the lengths differ, or the device fails.
 #[track_caller]
-pub fn copy(stream: &Stream, source: View<'_, f32>, target: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "copy", work::copy(target.len(), ELEMENT_BYTES))
-        .read("source", source, target.len())
-        .write("target", target, target.len())
-        .submit(|[source, target]| host::copy::<f32>(source.as_slice(), target.as_mut_slice()))
+pub fn copy<E: Element>(stream: &Stream, source: View<'_, E>, target: View<'_, E>) -> Result<(), KernelError> {
+    let count = target.len();
+    let kernel = Kernel::new(stream, "copy").read("source", source, count).write("target", target, count);
+    let kernel = kernel.checked(|| work::copy(count, size_of::<E>()))?;
+    if stream.cuda_device().is_none() {
+        return kernel.submit_to_host(|[source, target]| target.as_bytes_mut().copy_from_slice(source.as_bytes()));
+    }
+    let (addresses, bytes) = (kernel.addresses(), (count * size_of::<E>()) as u64);
+    let body = move |stream| cuda::copy(stream, addresses[0], addresses[1], bytes);
+    Ok(kernel.launch.driver_body(body).submit()?)
+}
+
+/// target = source, in another type: to the nearest value, ties to even; both of one length.
+///
+/// # Errors
+/// When the lengths differ, or the device fails.
+#[track_caller]
+pub fn cast<From: Element, To: Element>(
+    stream: &Stream,
+    source: View<'_, From>,
+    target: View<'_, To>,
+) -> Result<(), KernelError> {
+    let count = target.len();
+    let kernel = Kernel::new(stream, "cast").read("source", source, count).write("target", target, count);
+    let element_bytes = size_of::<From>().max(size_of::<To>());
+    if From::NAME == To::NAME {
+        // Both are of one type, though the compiler does not know it: a copy.
+        let kernel = kernel.checked(|| work::copy(count, element_bytes))?;
+        if stream.cuda_device().is_none() {
+            return kernel.submit_to_host(|[source, target]| target.as_bytes_mut().copy_from_slice(source.as_bytes()));
+        }
+        let (addresses, bytes) = (kernel.addresses(), (count * element_bytes) as u64);
+        let body = move |stream| cuda::copy(stream, addresses[0], addresses[1], bytes);
+        return Ok(kernel.launch.driver_body(body).submit()?);
+    }
+    kernel.submit(
+        || work::copy(count, element_bytes),
+        || Program::elementwise(Module::Cast, format!("cast_{}_{}", From::NAME, To::NAME), count, 2048),
+        |[source, target]| To::change(target, |target| target.copy_from_slice(&From::values(source))),
+    )
 }
 
 /// See [`host::gelu_forward`].
@@ -69,11 +124,13 @@ pub fn copy(stream: &Stream, source: View<'_, f32>, target: View<'_, f32>) -> Re
 /// # Errors
 /// When the lengths differ, or the device fails.
 #[track_caller]
-pub fn gelu_forward(stream: &Stream, x: View<'_, f32>, out: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "gelu", work::gelu_forward(out.len(), ELEMENT_BYTES))
-        .read("x", x, out.len())
-        .write("out", out, out.len())
-        .submit(|[x, out]| host::gelu_forward::<f32>(x.as_slice(), out.as_mut_slice()))
+pub fn gelu_forward<E: Element>(stream: &Stream, x: View<'_, E>, out: View<'_, E>) -> Result<(), KernelError> {
+    let count = out.len();
+    Kernel::new(stream, "gelu").read("x", x, count).write("out", out, count).submit(
+        || work::gelu_forward(count, size_of::<E>()),
+        || program::<E>("gelu_forward", count),
+        |[x, out]| E::change(out, |out| host::gelu_forward(&E::values(x), out)),
+    )
 }
 
 /// See [`host::gelu_backward`].
@@ -81,15 +138,16 @@ pub fn gelu_forward(stream: &Stream, x: View<'_, f32>, out: View<'_, f32>) -> Re
 /// # Errors
 /// When the lengths differ, or the device fails.
 #[track_caller]
-pub fn gelu_backward(
+pub fn gelu_backward<E: Element>(
     stream: &Stream,
-    x: View<'_, f32>,
-    dout: View<'_, f32>,
-    dx: View<'_, f32>,
+    x: View<'_, E>,
+    dout: View<'_, E>,
+    dx: View<'_, E>,
 ) -> Result<(), KernelError> {
-    Kernel::new(stream, "gelu backward", work::gelu_backward(dx.len(), ELEMENT_BYTES))
-        .read("x", x, dx.len())
-        .read("dout", dout, dx.len())
-        .write("dx", dx, dx.len())
-        .submit(|[x, dout, dx]| host::gelu_backward::<f32>(x.as_slice(), dout.as_slice(), dx.as_mut_slice()))
+    let count = dx.len();
+    Kernel::new(stream, "gelu backward").read("x", x, count).read("dout", dout, count).write("dx", dx, count).submit(
+        || work::gelu_backward(count, size_of::<E>()),
+        || program::<E>("gelu_backward", count),
+        |[x, dout, dx]| E::change(dx, |dx| host::gelu_backward(&E::values(x), &E::values(dout), dx)),
+    )
 }

@@ -2,7 +2,8 @@
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError, TOKEN_BYTES};
+use super::{Element, Kernel, KernelError, TOKEN_BYTES, elements};
+use crate::cuda::{Module, Program};
 use crate::host::{self, EmbeddingShape, Update, work};
 
 /// What both passes need.
@@ -13,26 +14,34 @@ const POSITIONS: &str = "there must be at least one position";
 /// # Errors
 /// When a length does not fit the shape, the width is zero, there are no positions, or the device fails.
 #[track_caller]
-pub fn embedding_forward(
+pub fn embedding_forward<E: Element>(
     stream: &Stream,
     shape: EmbeddingShape,
     ids: View<'_, u32>,
-    token_table: View<'_, f32>,
-    position_table: View<'_, f32>,
-    out: View<'_, f32>,
+    token_table: View<'_, E>,
+    position_table: View<'_, E>,
+    out: View<'_, E>,
 ) -> Result<(), KernelError> {
     let tokens = ids.len();
-    Kernel::new(stream, "embedding", work::embedding_forward(shape, tokens, ELEMENT_BYTES, TOKEN_BYTES))
+    Kernel::new(stream, "embedding")
         .require_width(shape.width)
         .require(shape.positions > 0, POSITIONS)
         .read("ids", ids, tokens)
-        .read("token_table", token_table, shape.vocabulary * shape.width)
-        .read("position_table", position_table, shape.positions * shape.width)
-        .write("out", out, tokens * shape.width)
-        .submit(move |[ids, token_table, position_table, out]| {
-            let (ids, tables) = (ids.as_slice::<u32>(), (token_table.as_slice(), position_table.as_slice()));
-            host::embedding_forward::<f32, _>(shape, ids, tables.0, tables.1, out.as_mut_slice());
-        })
+        .read("token_table", token_table, elements([shape.vocabulary, shape.width]))
+        .read("position_table", position_table, elements([shape.positions, shape.width]))
+        .write("out", out, elements([tokens, shape.width]))
+        .submit(
+            || work::embedding_forward(shape, tokens, size_of::<E>(), TOKEN_BYTES),
+            || {
+                let entry = format!("embedding_forward_{}", E::NAME);
+                let program = Program::default().launch(Module::Embedding, entry, (tokens.div_ceil(8), 1), 256, 0);
+                sized(program, tokens, shape)
+            },
+            move |[ids, token_table, position_table, out]| {
+                let (ids, tables) = (ids.as_slice::<u32>(), (&E::values(token_table), &E::values(position_table)));
+                E::change(out, |out| host::embedding_forward(shape, ids, tables.0, tables.1, out));
+            },
+        )
 }
 
 /// See [`host::embedding_backward`]. A token outside the vocabulary is a fault of the device when this executes.
@@ -40,27 +49,52 @@ pub fn embedding_forward(
 /// # Errors
 /// When a length does not fit the shape, the width is zero, there are no positions, or the device fails.
 #[track_caller]
-pub fn embedding_backward(
+pub fn embedding_backward<E: Element>(
     stream: &Stream,
     shape: EmbeddingShape,
     ids: View<'_, u32>,
-    dout: View<'_, f32>,
+    dout: View<'_, E>,
     update: Update,
-    dtoken_table: View<'_, f32>,
-    dposition_table: View<'_, f32>,
+    dtoken_table: View<'_, E>,
+    dposition_table: View<'_, E>,
 ) -> Result<(), KernelError> {
     let tokens = ids.len();
-    let work = work::embedding_backward(shape, tokens, update, ELEMENT_BYTES, TOKEN_BYTES);
-    Kernel::new(stream, "embedding backward", work)
+    Kernel::new(stream, "embedding backward")
         .require_width(shape.width)
         .require(shape.positions > 0, POSITIONS)
         .read("ids", ids, tokens)
-        .read("dout", dout, tokens * shape.width)
-        .update(update, "dtoken_table", dtoken_table, shape.vocabulary * shape.width)
-        .update(update, "dposition_table", dposition_table, shape.positions * shape.width)
-        .submit(move |[ids, dout, dtoken_table, dposition_table]| {
-            let (ids, dout) = (ids.as_slice::<u32>(), dout.as_slice());
-            let tables = (dtoken_table.as_mut_slice(), dposition_table.as_mut_slice());
-            host::embedding_backward::<f32, _>(shape, ids, dout, update, tables.0, tables.1);
-        })
+        .read("dout", dout, elements([tokens, shape.width]))
+        .update(update, "dtoken_table", dtoken_table, elements([shape.vocabulary, shape.width]))
+        .update(update, "dposition_table", dposition_table, elements([shape.positions, shape.width]))
+        .submit(
+            || work::embedding_backward(shape, tokens, update, size_of::<E>(), TOKEN_BYTES),
+            || backward_program::<E>(shape, tokens, update),
+            move |[ids, dout, dtoken_table, dposition_table]| {
+                let (ids, dout) = (ids.as_slice::<u32>(), &*E::values(dout));
+                E::change(dtoken_table, |dtoken| {
+                    E::change(dposition_table, |dposition| {
+                        host::embedding_backward(shape, ids, dout, update, dtoken, dposition);
+                    });
+                });
+            },
+        )
+}
+
+fn backward_program<E: Element>(shape: EmbeddingShape, tokens: usize, update: Update) -> Program {
+    let entry = |stage: &str| format!("embedding_backward_{stage}_{}", E::NAME);
+    let per_block = 256 * E::PACK;
+    let mut program = Program::default();
+    if update == Update::Store {
+        let blocks = (shape.vocabulary * shape.width).div_ceil(per_block);
+        program = program.launch(Module::Embedding, entry("clear"), (blocks, 1), 256, 0);
+    }
+    let positions = (shape.positions * shape.width).div_ceil(per_block);
+    let program = program
+        .launch(Module::Embedding, entry("tokens"), (tokens, shape.width.div_ceil(per_block)), 256, 0)
+        .launch(Module::Embedding, entry("positions"), (positions, 1), 256, 0);
+    sized(program, tokens, shape).flag(update == Update::Accumulate)
+}
+
+fn sized(program: Program, tokens: usize, shape: EmbeddingShape) -> Program {
+    program.size(tokens).size(shape.vocabulary).size(shape.positions).size(shape.width)
 }

@@ -2,31 +2,48 @@
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError};
+use super::{Element, Kernel, KernelError, elements};
+use crate::cuda::{self, Kind, Library, Module, Program};
 use crate::host::{self, MatmulShape, Rows, Transposed, Update, work};
 
-/// c = a·b, or c += a·b; see [`host::matmul`].
+/// c = a·b, or c += a·b; see [`host::matmul`]. On a GPU by cuBLASLt, which takes memory to work in from the allocator.
 ///
 /// # Errors
 /// When a length does not fit the shape, or the device fails.
 #[track_caller]
-pub fn matmul(
+pub fn matmul<E: Element>(
     stream: &Stream,
     shape: MatmulShape,
     transposed: Transposed,
     update: Update,
-    a: View<'_, f32>,
-    b: View<'_, f32>,
-    c: View<'_, f32>,
+    a: View<'_, E>,
+    b: View<'_, E>,
+    c: View<'_, E>,
 ) -> Result<(), KernelError> {
     let MatmulShape { rows, inner, columns } = shape;
-    Kernel::new(stream, "matmul", work::matmul(shape, update, ELEMENT_BYTES))
-        .read("a", a, rows * inner)
-        .read("b", b, inner * columns)
-        .update(update, "c", c, rows * columns)
-        .submit(move |[a, b, c]| {
-            host::matmul::<f32>(shape, transposed, update, a.as_slice(), b.as_slice(), c.as_mut_slice());
-        })
+    let kernel = Kernel::new(stream, "matmul")
+        .read("a", a, elements([rows, inner]))
+        .read("b", b, elements([inner, columns]))
+        .update(update, "c", c, elements([rows, columns]))
+        .checked(|| work::matmul(shape, update, size_of::<E>()))?;
+    let Some(device) = stream.cuda_device() else {
+        return kernel.submit_to_host(move |[a, b, c]| {
+            E::change(c, |c| host::matmul(shape, transposed, update, &E::values(a), &E::values(b), c));
+        });
+    };
+    let library = kernel.built(Library::of(device))?;
+    let addresses: [u64; 3] = kernel.addresses().try_into().expect("three matrices were declared");
+    if rows == 0 || columns == 0 || inner == 0 {
+        let bytes = if update == Update::Store { (rows * columns * size_of::<E>()) as u64 } else { 0 };
+        return Ok(kernel.launch.driver_body(move |stream| cuda::zero(stream, addresses[2], bytes)).submit()?);
+    }
+    let blas = kernel.built(library.blas())?;
+    let plan = kernel.built(blas.plan(Kind::new(E::TYPE, shape, transposed, update, addresses)))?;
+    let failed = |source| KernelError::Scratch { kernel: "matmul", source };
+    let workspace = stream.alloc::<u8>(plan.workspace_bytes).map_err(failed)?;
+    let launch = kernel.launch.write(&workspace);
+    let workspace_at = launch.operands().last().expect("it was just declared").range.address.0;
+    Ok(launch.driver_body(move |stream| blas.submit(&plan, stream, addresses, workspace_at)).submit()?)
 }
 
 /// Adds `bias` to each row of `x`; see [`host::bias_forward`].
@@ -34,12 +51,26 @@ pub fn matmul(
 /// # Errors
 /// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
-pub fn bias_forward(stream: &Stream, shape: Rows, bias: View<'_, f32>, x: View<'_, f32>) -> Result<(), KernelError> {
-    Kernel::new(stream, "bias", work::bias_forward(shape, ELEMENT_BYTES))
-        .require_width(shape.width)
-        .read("bias", bias, shape.width)
-        .read_write("x", x, shape.elements())
-        .submit(move |[bias, x]| host::bias_forward::<f32>(shape, bias.as_slice(), x.as_mut_slice()))
+pub fn bias_forward<E: Element>(
+    stream: &Stream,
+    shape: Rows,
+    bias: View<'_, E>,
+    x: View<'_, E>,
+) -> Result<(), KernelError> {
+    let Rows { rows, width } = shape;
+    Kernel::new(stream, "bias")
+        .require_width(width)
+        .read("bias", bias, width)
+        .read_write("x", x, elements([rows, width]))
+        .submit(
+            || work::bias_forward(shape, size_of::<E>()),
+            || {
+                let entry = format!("bias_forward_{}", E::NAME);
+                let blocks = (rows * width).div_ceil(4096);
+                Program::default().launch(Module::Bias, entry, (blocks, 1), 256, 0).size(rows).size(width)
+            },
+            move |[bias, x]| E::change(x, |x| host::bias_forward(shape, &E::values(bias), x)),
+        )
 }
 
 /// The sum of the rows of `dout`; see [`host::bias_backward`].
@@ -47,16 +78,33 @@ pub fn bias_forward(stream: &Stream, shape: Rows, bias: View<'_, f32>, x: View<'
 /// # Errors
 /// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
-pub fn bias_backward(
+pub fn bias_backward<E: Element>(
     stream: &Stream,
     shape: Rows,
-    dout: View<'_, f32>,
+    dout: View<'_, E>,
     update: Update,
-    dbias: View<'_, f32>,
+    dbias: View<'_, E>,
 ) -> Result<(), KernelError> {
-    Kernel::new(stream, "bias backward", work::bias_backward(shape, update, ELEMENT_BYTES))
-        .require_width(shape.width)
-        .read("dout", dout, shape.elements())
-        .update(update, "dbias", dbias, shape.width)
-        .submit(move |[dout, dbias]| host::bias_backward::<f32>(shape, dout.as_slice(), update, dbias.as_mut_slice()))
+    let Rows { rows, width } = shape;
+    Kernel::new(stream, "bias backward")
+        .require_width(width)
+        .read("dout", dout, elements([rows, width]))
+        .update(update, "dbias", dbias, width)
+        .submit(
+            || work::bias_backward(shape, update, size_of::<E>()),
+            || {
+                let chunks = rows.div_ceil(128).clamp(1, 128);
+                let entry = |stage: &str| format!("bias_backward_{stage}_{}", E::NAME);
+                Program::default()
+                    .launch(Module::Bias, entry("partial"), (width.div_ceil(32 * E::PACK), chunks), 256, 0)
+                    .launch(Module::Bias, entry("final"), (width.div_ceil(32), 1), 512, 0)
+                    .scratch(chunks * width)
+                    .size(rows)
+                    .size(width)
+                    .flag(update == Update::Accumulate)
+            },
+            move |[dout, dbias]| {
+                E::change(dbias, |dbias| host::bias_backward(shape, &E::values(dout), update, dbias));
+            },
+        )
 }

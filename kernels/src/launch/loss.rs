@@ -1,15 +1,18 @@
-//! Cross-entropy. A target outside the vocabulary is a fault of the device when the operation executes.
+//! Cross-entropy. Losses are `f32`, whatever the element. A target outside the vocabulary is a fault of the device when
+//! the operation executes.
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError, TOKEN_BYTES};
+use super::norm::{row_block, row_groups};
+use super::{Element, Kernel, KernelError, TOKEN_BYTES, elements};
+use crate::cuda::{Module, Program};
 use crate::host::{self, Rows, work};
 
 /// Operands of [`cross_entropy`]; shapes as in [`host::cross_entropy`].
 #[derive(Clone, Copy, Debug)]
-pub struct CrossEntropy<'a> {
+pub struct CrossEntropy<'a, E = f32> {
     /// Logits, `rows × width`.
-    pub logits: View<'a, f32>,
+    pub logits: View<'a, E>,
     /// Target of each row.
     pub targets: View<'a, u32>,
     /// Loss of each row, scaled.
@@ -17,7 +20,25 @@ pub struct CrossEntropy<'a> {
     /// The sum of all, one element.
     pub loss: View<'a, f32>,
     /// Gradient of the logits, `rows × width`.
-    pub dlogits: View<'a, f32>,
+    pub dlogits: View<'a, E>,
+}
+
+/// Kernels over the rows, and then over their losses.
+fn program<E: Element>(shape: Rows, scale: f64, rows_entry: &str, total_entry: Option<&str>) -> Program {
+    let Rows { rows, width } = shape;
+    let (_, groups) = row_groups(width);
+    let entry = |name: &str| format!("{name}_{}", E::NAME);
+    let mut program = Program::default().launch(
+        Module::CrossEntropy,
+        entry(rows_entry),
+        (rows.div_ceil(groups), 1),
+        row_block(width),
+        0,
+    );
+    if let Some(total) = total_entry {
+        program = program.launch(Module::CrossEntropy, entry(total), (1, 1), 1024, 0);
+    }
+    program.size(rows).size(width).real(scale)
 }
 
 /// Losses and the gradient of the logits in one operation; see [`host::cross_entropy`]. A target outside the vocabulary
@@ -26,19 +47,30 @@ pub struct CrossEntropy<'a> {
 /// # Errors
 /// When a length does not fit the shape, the vocabulary is empty, or the device fails.
 #[track_caller]
-pub fn cross_entropy(stream: &Stream, shape: Rows, scale: f64, views: CrossEntropy<'_>) -> Result<(), KernelError> {
-    Kernel::new(stream, "cross-entropy", work::cross_entropy(shape, ELEMENT_BYTES, TOKEN_BYTES))
+pub fn cross_entropy<E: Element>(
+    stream: &Stream,
+    shape: Rows,
+    scale: f64,
+    views: CrossEntropy<'_, E>,
+) -> Result<(), KernelError> {
+    Kernel::new(stream, "cross-entropy")
         .require_width(shape.width)
-        .read("logits", views.logits, shape.elements())
+        .read("logits", views.logits, elements([shape.rows, shape.width]))
         .read("targets", views.targets, shape.rows)
         .write("token_losses", views.token_losses, shape.rows)
         .write("loss", views.loss, 1)
-        .write("dlogits", views.dlogits, shape.elements())
-        .submit(move |[logits, targets, token_losses, loss, dlogits]| {
-            let (logits, targets) = (logits.as_slice::<f32>(), targets.as_slice::<u32>());
-            let (token_losses, loss) = (token_losses.as_mut_slice(), &mut loss.as_mut_slice()[0]);
-            host::cross_entropy(shape, scale, logits, targets, token_losses, loss, dlogits.as_mut_slice());
-        })
+        .write("dlogits", views.dlogits, elements([shape.rows, shape.width]))
+        .submit(
+            || work::cross_entropy(shape, size_of::<E>(), TOKEN_BYTES),
+            || program::<E>(shape, scale, "cross_entropy_rows", Some("cross_entropy_total")),
+            move |[logits, targets, token_losses, loss, dlogits]| {
+                let targets = targets.as_slice::<u32>();
+                let (token_losses, loss) = (token_losses.as_mut_slice(), &mut loss.as_mut_slice()[0]);
+                E::change(dlogits, |dlogits| {
+                    host::cross_entropy(shape, scale, &E::values(logits), targets, token_losses, loss, dlogits);
+                });
+            },
+        )
 }
 
 /// Losses alone; see [`host::cross_entropy_forward`]. A target outside the vocabulary is a fault of the device when this
@@ -47,27 +79,30 @@ pub fn cross_entropy(stream: &Stream, shape: Rows, scale: f64, views: CrossEntro
 /// # Errors
 /// When a length does not fit the shape, the vocabulary is empty, or the device fails.
 #[track_caller]
-pub fn cross_entropy_forward(
+pub fn cross_entropy_forward<E: Element>(
     stream: &Stream,
     shape: Rows,
     scale: f64,
-    logits: View<'_, f32>,
+    logits: View<'_, E>,
     targets: View<'_, u32>,
     token_losses: View<'_, f32>,
     loss: View<'_, f32>,
 ) -> Result<(), KernelError> {
-    let work = work::cross_entropy_forward(shape, ELEMENT_BYTES, TOKEN_BYTES);
-    Kernel::new(stream, "cross-entropy forward", work)
+    Kernel::new(stream, "cross-entropy forward")
         .require_width(shape.width)
-        .read("logits", logits, shape.elements())
+        .read("logits", logits, elements([shape.rows, shape.width]))
         .read("targets", targets, shape.rows)
         .write("token_losses", token_losses, shape.rows)
         .write("loss", loss, 1)
-        .submit(move |[logits, targets, token_losses, loss]| {
-            let (logits, targets) = (logits.as_slice::<f32>(), targets.as_slice::<u32>());
-            let (token_losses, loss) = (token_losses.as_mut_slice(), &mut loss.as_mut_slice()[0]);
-            host::cross_entropy_forward(shape, scale, logits, targets, token_losses, loss);
-        })
+        .submit(
+            || work::cross_entropy_forward(shape, size_of::<E>(), TOKEN_BYTES),
+            || program::<E>(shape, scale, "cross_entropy_forward_rows", Some("cross_entropy_forward_total")),
+            move |[logits, targets, token_losses, loss]| {
+                let targets = targets.as_slice::<u32>();
+                let (token_losses, loss) = (token_losses.as_mut_slice(), &mut loss.as_mut_slice()[0]);
+                host::cross_entropy_forward(shape, scale, &E::values(logits), targets, token_losses, loss);
+            },
+        )
 }
 
 /// The gradient of the logits alone; see [`host::cross_entropy_backward`]. A target outside the vocabulary is a fault of
@@ -76,22 +111,27 @@ pub fn cross_entropy_forward(
 /// # Errors
 /// When a length does not fit the shape, the vocabulary is empty, or the device fails.
 #[track_caller]
-pub fn cross_entropy_backward(
+pub fn cross_entropy_backward<E: Element>(
     stream: &Stream,
     shape: Rows,
     scale: f64,
-    logits: View<'_, f32>,
+    logits: View<'_, E>,
     targets: View<'_, u32>,
-    dlogits: View<'_, f32>,
+    dlogits: View<'_, E>,
 ) -> Result<(), KernelError> {
-    let work = work::cross_entropy_backward(shape, ELEMENT_BYTES, TOKEN_BYTES);
-    Kernel::new(stream, "cross-entropy backward", work)
+    Kernel::new(stream, "cross-entropy backward")
         .require_width(shape.width)
-        .read("logits", logits, shape.elements())
+        .read("logits", logits, elements([shape.rows, shape.width]))
         .read("targets", targets, shape.rows)
-        .write("dlogits", dlogits, shape.elements())
-        .submit(move |[logits, targets, dlogits]| {
-            let (logits, targets) = (logits.as_slice::<f32>(), targets.as_slice::<u32>());
-            host::cross_entropy_backward(shape, scale, logits, targets, dlogits.as_mut_slice());
-        })
+        .write("dlogits", dlogits, elements([shape.rows, shape.width]))
+        .submit(
+            || work::cross_entropy_backward(shape, size_of::<E>(), TOKEN_BYTES),
+            || program::<E>(shape, scale, "cross_entropy_backward", None),
+            move |[logits, targets, dlogits]| {
+                let targets = targets.as_slice::<u32>();
+                E::change(dlogits, |dlogits| {
+                    host::cross_entropy_backward(shape, scale, &E::values(logits), targets, dlogits);
+                });
+            },
+        )
 }

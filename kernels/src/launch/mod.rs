@@ -1,34 +1,36 @@
 //! Launchers: each submits one operation on views of device memory.
 //!
 //! A launcher checks the lengths of its operands against the shape, says what it costs (from [`work`](crate::host::work))
-//! and what it reads and writes, and hands the arithmetic of [`host`](crate::host) to the simulated device. Nothing
-//! blocks. Values that are no valid data (a token outside its table) stop the operation when it executes: the device
-//! then reports a fault.
+//! and what it reads and writes, and how it is computed: by the arithmetic of [`host`](crate::host) on the simulated
+//! device, and by the kernels of [`cuda`](crate::cuda) on a GPU. Nothing blocks. Values that are no valid data (a token
+//! outside its table) stop the operation when it executes: the device then reports a fault.
 
 mod attention;
+mod element;
 mod elementwise;
 mod embedding;
 mod linear;
 mod loss;
 mod norm;
 mod optimizer;
+mod reduce;
 
-use highwater::device::{Cost, OperandBytes};
-use highwater::{Launch, Pod, Stream, StreamError, View};
+use highwater::device::{Access, Cost, OperandBytes};
+use highwater::{AllocError, Buffer, Launch, Pod, Stream, StreamError, View};
 
+use crate::cuda::{BuildError, Library, Program};
 use crate::host::Update;
 use crate::host::work::Work;
 
-pub use attention::{attention_backward, attention_forward};
-pub use elementwise::{accumulate, add, copy, fill, gelu_backward, gelu_forward, scale};
+pub use attention::{AttentionBackward, attention_backward, attention_forward};
+pub use element::Element;
+pub use elementwise::{accumulate, add, cast, copy, fill, gelu_backward, gelu_forward, scale};
 pub use embedding::{embedding_backward, embedding_forward};
 pub use linear::{bias_backward, bias_forward, matmul};
 pub use loss::{CrossEntropy, cross_entropy, cross_entropy_backward, cross_entropy_forward};
 pub use norm::{LayerNormBackward, LayerNormForward, layer_norm_backward, layer_norm_forward};
 pub use optimizer::{AdamWViews, adamw};
-
-/// Bytes of an element; all launchers work on `f32`.
-const ELEMENT_BYTES: usize = size_of::<f32>();
+pub use reduce::{MOST_SOURCES, sum_ranks_on_gpu};
 
 /// Bytes of a token.
 const TOKEN_BYTES: usize = size_of::<u32>();
@@ -49,6 +51,14 @@ pub enum KernelError {
         /// Elements given.
         given: usize,
     },
+    /// A shape with more elements than there are addresses.
+    #[error("{kernel}: the shape says more elements of {operand} than a program can count")]
+    Overflow {
+        /// The kernel.
+        kernel: &'static str,
+        /// The operand.
+        operand: &'static str,
+    },
     /// An argument that the operation is not defined for.
     #[error("{kernel}: {what}")]
     Invalid {
@@ -57,22 +67,44 @@ pub enum KernelError {
         /// What it needs.
         what: &'static str,
     },
+    /// The kernel cannot be had on this GPU.
+    #[error("{kernel}: {source}")]
+    Build {
+        /// The kernel.
+        kernel: &'static str,
+        /// Why.
+        source: BuildError,
+    },
+    /// There is no memory for what the operation needs beside its operands.
+    #[error("{kernel}: memory to work in: {source}")]
+    Scratch {
+        /// The kernel.
+        kernel: &'static str,
+        /// Why.
+        source: AllocError,
+    },
     /// Submitting failed.
     #[error(transparent)]
     Stream(#[from] StreamError),
 }
 
+/// The product of some sizes, if it can be counted.
+fn elements<const N: usize>(sizes: [usize; N]) -> Option<usize> {
+    sizes.into_iter().try_fold(1usize, usize::checked_mul)
+}
+
 /// A kernel that is being put together.
 struct Kernel<'a> {
     name: &'static str,
+    stream: &'a Stream,
     launch: Launch<'a>,
     /// The first thing that is wrong.
     wrong: Option<KernelError>,
 }
 
 impl<'a> Kernel<'a> {
-    fn new(stream: &'a Stream, name: &'static str, work: Work) -> Self {
-        Kernel { name, launch: stream.launch(name, Cost::kernel(work.flops, work.bytes)), wrong: None }
+    fn new(stream: &'a Stream, name: &'static str) -> Self {
+        Kernel { name, stream, launch: stream.launch(name, Cost::default()), wrong: None }
     }
 
     /// Refuses the kernel unless `holds`; `what` says what it needs.
@@ -88,51 +120,118 @@ impl<'a> Kernel<'a> {
         self.require(width > 0, "rows must have at least one element")
     }
 
-    fn checked<T: Pod>(mut self, operand: &'static str, view: View<'a, T>, expected: usize) -> Self {
-        if view.len() != expected {
-            let wrong = KernelError::Length { kernel: self.name, operand, expected, given: view.len() };
-            self.wrong.get_or_insert(wrong);
-        }
-        self
+    fn operand<T: Pod>(
+        mut self,
+        operand: &'static str,
+        view: View<'a, T>,
+        expected: Option<usize>,
+        access: Access,
+    ) -> Self {
+        let kernel = self.name;
+        let wrong = match expected {
+            None => Some(KernelError::Overflow { kernel, operand }),
+            Some(expected) if expected != view.len() => {
+                Some(KernelError::Length { kernel, operand, expected, given: view.len() })
+            }
+            Some(_) => None,
+        };
+        self.wrong = self.wrong.or(wrong);
+        let launch = match access {
+            Access::Read => self.launch.read(view),
+            Access::Write => self.launch.write(view),
+            Access::ReadWrite => self.launch.read_write(view),
+        };
+        Kernel { launch, ..self }
     }
 
-    fn read<T: Pod>(self, operand: &'static str, view: View<'a, T>, expected: usize) -> Self {
-        let checked = self.checked(operand, view, expected);
-        Kernel { launch: checked.launch.read(view), ..checked }
+    fn read<T: Pod>(self, operand: &'static str, view: View<'a, T>, expected: impl Into<Option<usize>>) -> Self {
+        self.operand(operand, view, expected.into(), Access::Read)
     }
 
-    fn write(self, operand: &'static str, view: View<'a, f32>, expected: usize) -> Self {
-        let checked = self.checked(operand, view, expected);
-        Kernel { launch: checked.launch.write(view), ..checked }
+    fn write<T: Pod>(self, operand: &'static str, view: View<'a, T>, expected: impl Into<Option<usize>>) -> Self {
+        self.operand(operand, view, expected.into(), Access::Write)
     }
 
-    fn read_write(self, operand: &'static str, view: View<'a, f32>, expected: usize) -> Self {
-        let checked = self.checked(operand, view, expected);
-        Kernel { launch: checked.launch.read_write(view), ..checked }
+    fn read_write<T: Pod>(self, operand: &'static str, view: View<'a, T>, expected: impl Into<Option<usize>>) -> Self {
+        self.operand(operand, view, expected.into(), Access::ReadWrite)
     }
 
     /// Written, or added to.
-    fn update(self, update: Update, operand: &'static str, view: View<'a, f32>, expected: usize) -> Self {
+    fn update<T: Pod>(
+        self,
+        update: Update,
+        operand: &'static str,
+        view: View<'a, T>,
+        expected: impl Into<Option<usize>>,
+    ) -> Self {
         match update {
             Update::Store => self.write(operand, view, expected),
             Update::Accumulate => self.read_write(operand, view, expected),
         }
     }
 
-    /// `body` gets the operands in the order of their declaration.
+    /// The operands' addresses, in the order of their declaration.
+    fn addresses(&self) -> Vec<u64> {
+        self.launch.operands().iter().map(|operand| operand.range.address.0).collect()
+    }
+
+    /// Submits it. `host` computes on the simulated device and gets the operands in the order of their declaration;
+    /// `program` is what a GPU launches. Neither is called when something is wrong.
     #[track_caller]
     fn submit<const N: usize>(
         self,
-        body: impl FnOnce(&mut [OperandBytes; N]) + Send + 'static,
+        work: impl FnOnce() -> Work,
+        program: impl FnOnce() -> Program,
+        host: impl FnOnce(&mut [OperandBytes; N]) + Send + 'static,
     ) -> Result<(), KernelError> {
-        match self.wrong {
-            Some(wrong) => Err(wrong),
-            None => {
-                let body = |operands: &mut [OperandBytes]| {
-                    body(operands.try_into().expect("the kernel declared so many operands"));
-                };
-                Ok(self.launch.body(body).submit()?)
+        let checked = self.checked(work)?;
+        match checked.stream.cuda_device() {
+            None => checked.submit_to_host(host),
+            Some(device) => {
+                let library = checked.built(Library::of(device))?;
+                checked.submit_program(&library, program())
             }
         }
+    }
+
+    /// The kernel with its cost, if nothing is wrong with it.
+    fn checked(self, work: impl FnOnce() -> Work) -> Result<Self, KernelError> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let Work { flops, bytes } = work();
+        Ok(Kernel { launch: self.launch.cost(Cost::kernel(flops, bytes)), ..self })
+    }
+
+    fn built<T>(&self, built: Result<T, BuildError>) -> Result<T, KernelError> {
+        built.map_err(|source| KernelError::Build { kernel: self.name, source })
+    }
+
+    #[track_caller]
+    fn submit_to_host<const N: usize>(
+        self,
+        host: impl FnOnce(&mut [OperandBytes; N]) + Send + 'static,
+    ) -> Result<(), KernelError> {
+        let body = |operands: &mut [OperandBytes]| {
+            host(operands.try_into().expect("the kernel declared so many operands"));
+        };
+        Ok(self.launch.body(body).submit()?)
+    }
+
+    /// Scratch comes from the allocator, on the kernel's own stream, and goes back behind the launch: whoever gets it next
+    /// on this stream comes after the kernel.
+    #[track_caller]
+    fn submit_program(self, library: &Library, program: Program) -> Result<(), KernelError> {
+        let kernel = self.name;
+        let scratch = program.scratch.iter().map(|&elements| self.stream.alloc::<f32>(elements));
+        let scratch: Vec<Buffer<f32>> =
+            scratch.collect::<Result<_, _>>().map_err(|source| KernelError::Scratch { kernel, source })?;
+        let loaded = self.built(program.load(library))?;
+        let Kernel { mut launch, .. } = self;
+        for buffer in &scratch {
+            launch = launch.write(buffer);
+        }
+        let addresses: Vec<u64> = launch.operands().iter().map(|operand| operand.range.address.0).collect();
+        Ok(launch.driver_body(move |stream| loaded.submit(stream, &addresses)).submit()?)
     }
 }

@@ -1,21 +1,22 @@
-//! Layer norm.
+//! Layer norm. Means and reciprocal deviations are `f32`, whatever the element.
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError};
+use super::{Element, Kernel, KernelError, elements};
+use crate::cuda::{Module, Program};
 use crate::host::{self, LayerNormShape, Rows, Update, work};
 
 /// Operands of [`layer_norm_forward`]; shapes as in [`host::LayerNormForward`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNormForward<'a> {
+pub struct LayerNormForward<'a, E = f32> {
     /// Input.
-    pub x: View<'a, f32>,
+    pub x: View<'a, E>,
     /// Scale.
-    pub gamma: View<'a, f32>,
+    pub gamma: View<'a, E>,
     /// Shift.
-    pub beta: View<'a, f32>,
+    pub beta: View<'a, E>,
     /// Output.
-    pub out: View<'a, f32>,
+    pub out: View<'a, E>,
     /// Saved mean of each row.
     pub mean: View<'a, f32>,
     /// Saved reciprocal standard deviation of each row.
@@ -24,23 +25,35 @@ pub struct LayerNormForward<'a> {
 
 /// Operands of [`layer_norm_backward`]; shapes as in [`host::LayerNormBackward`].
 #[derive(Clone, Copy, Debug)]
-pub struct LayerNormBackward<'a> {
+pub struct LayerNormBackward<'a, E = f32> {
     /// Input of the forward pass.
-    pub x: View<'a, f32>,
+    pub x: View<'a, E>,
     /// Scale.
-    pub gamma: View<'a, f32>,
+    pub gamma: View<'a, E>,
     /// Saved mean of each row.
     pub mean: View<'a, f32>,
     /// Saved reciprocal standard deviation of each row.
     pub rstd: View<'a, f32>,
     /// Gradient of the output.
-    pub dout: View<'a, f32>,
+    pub dout: View<'a, E>,
     /// Gradient of the input.
-    pub dx: View<'a, f32>,
+    pub dx: View<'a, E>,
     /// Gradient of the scale.
-    pub dgamma: View<'a, f32>,
+    pub dgamma: View<'a, E>,
     /// Gradient of the shift.
-    pub dbeta: View<'a, f32>,
+    pub dbeta: View<'a, E>,
+}
+
+/// How threads share rows: the threads of a group, and the groups of a block.
+pub(super) fn row_groups(width: usize) -> (usize, usize) {
+    let group = 32 * width.div_ceil(512).clamp(1, 16);
+    (group, (192 / group).max(1))
+}
+
+/// Threads of a block.
+pub(super) fn row_block(width: usize) -> u32 {
+    let (group, groups) = row_groups(width);
+    u32::try_from(group * groups).expect("at most 512 threads")
 }
 
 /// See [`host::layer_norm_forward`].
@@ -48,31 +61,39 @@ pub struct LayerNormBackward<'a> {
 /// # Errors
 /// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
-pub fn layer_norm_forward(
+pub fn layer_norm_forward<E: Element>(
     stream: &Stream,
     shape: LayerNormShape,
-    views: LayerNormForward<'_>,
+    views: LayerNormForward<'_, E>,
 ) -> Result<(), KernelError> {
     let Rows { rows, width } = shape.rows;
-    Kernel::new(stream, "layer norm", work::layer_norm_forward(shape, ELEMENT_BYTES))
+    Kernel::new(stream, "layer norm")
         .require_width(width)
-        .read("x", views.x, rows * width)
+        .read("x", views.x, elements([rows, width]))
         .read("gamma", views.gamma, width)
         .read("beta", views.beta, width)
-        .write("out", views.out, rows * width)
+        .write("out", views.out, elements([rows, width]))
         .write("mean", views.mean, rows)
         .write("rstd", views.rstd, rows)
-        .submit(move |[x, gamma, beta, out, mean, rstd]| {
-            let operands = host::LayerNormForward::<f32> {
-                x: x.as_slice(),
-                gamma: gamma.as_slice(),
-                beta: beta.as_slice(),
-                out: out.as_mut_slice(),
-                mean: mean.as_mut_slice(),
-                rstd: rstd.as_mut_slice(),
-            };
-            host::layer_norm_forward(shape, operands);
-        })
+        .submit(
+            || work::layer_norm_forward(shape, size_of::<E>()),
+            || {
+                let (_, groups) = row_groups(width);
+                let entry = format!("layer_norm_forward_{}", E::NAME);
+                Program::default()
+                    .launch(Module::LayerNorm, entry, (rows.div_ceil(groups), 1), row_block(width), 0)
+                    .size(rows)
+                    .size(width)
+                    .real(shape.eps)
+            },
+            move |[x, gamma, beta, out, mean, rstd]| {
+                let (mean, rstd) = (mean.as_mut_slice(), rstd.as_mut_slice());
+                E::change(out, |out| {
+                    let (x, gamma, beta) = (&*E::values(x), &*E::values(gamma), &*E::values(beta));
+                    host::layer_norm_forward(shape, host::LayerNormForward { x, gamma, beta, out, mean, rstd });
+                });
+            },
+        )
 }
 
 /// See [`host::layer_norm_backward`].
@@ -80,36 +101,56 @@ pub fn layer_norm_forward(
 /// # Errors
 /// When a length does not fit the shape, the width is zero, or the device fails.
 #[track_caller]
-pub fn layer_norm_backward(
+pub fn layer_norm_backward<E: Element>(
     stream: &Stream,
     shape: LayerNormShape,
     dx_update: Update,
     parameter_update: Update,
-    views: LayerNormBackward<'_>,
+    views: LayerNormBackward<'_, E>,
 ) -> Result<(), KernelError> {
     let Rows { rows, width } = shape.rows;
-    let work = work::layer_norm_backward(shape, dx_update, parameter_update, ELEMENT_BYTES);
-    Kernel::new(stream, "layer norm backward", work)
+    Kernel::new(stream, "layer norm backward")
         .require_width(width)
-        .read("x", views.x, rows * width)
+        .read("x", views.x, elements([rows, width]))
         .read("gamma", views.gamma, width)
         .read("mean", views.mean, rows)
         .read("rstd", views.rstd, rows)
-        .read("dout", views.dout, rows * width)
-        .update(dx_update, "dx", views.dx, rows * width)
+        .read("dout", views.dout, elements([rows, width]))
+        .update(dx_update, "dx", views.dx, elements([rows, width]))
         .update(parameter_update, "dgamma", views.dgamma, width)
         .update(parameter_update, "dbeta", views.dbeta, width)
-        .submit(move |[x, gamma, mean, rstd, dout, dx, dgamma, dbeta]| {
-            let operands = host::LayerNormBackward::<f32> {
-                x: x.as_slice(),
-                gamma: gamma.as_slice(),
-                mean: mean.as_slice(),
-                rstd: rstd.as_slice(),
-                dout: dout.as_slice(),
-                dx: dx.as_mut_slice(),
-                dgamma: dgamma.as_mut_slice(),
-                dbeta: dbeta.as_mut_slice(),
-            };
-            host::layer_norm_backward(shape, dx_update, parameter_update, operands);
-        })
+        .submit(
+            || work::layer_norm_backward(shape, dx_update, parameter_update, size_of::<E>()),
+            || backward_program::<E>(shape.rows, dx_update, parameter_update),
+            move |[x, gamma, mean, rstd, dout, dx, dgamma, dbeta]| {
+                let (mean, rstd) = (mean.as_slice(), rstd.as_slice());
+                let (x, gamma, dout) = (&*E::values(x), &*E::values(gamma), &*E::values(dout));
+                E::change(dx, |dx| {
+                    E::change(dgamma, |dgamma| {
+                        E::change(dbeta, |dbeta| {
+                            let operands = host::LayerNormBackward { x, gamma, mean, rstd, dout, dx, dgamma, dbeta };
+                            host::layer_norm_backward(shape, dx_update, parameter_update, operands);
+                        });
+                    });
+                });
+            },
+        )
+}
+
+/// Chunks of rows are summed on their own, then the chunks.
+fn backward_program<E: Element>(rows: Rows, dx_update: Update, parameter_update: Update) -> Program {
+    let Rows { rows, width } = rows;
+    let (_, groups) = row_groups(width);
+    let block = row_block(width);
+    let most = 128 * (576 / block as usize).max(1);
+    let chunks = rows.div_ceil(4 * groups).clamp(1, most);
+    let entry = |stage: &str| format!("layer_norm_backward_{stage}_{}", E::NAME);
+    Program::default()
+        .launch(Module::LayerNorm, entry("partial"), (chunks, 1), block, 0)
+        .launch(Module::LayerNorm, entry("final"), ((2 * width).div_ceil(32), 1), 512, 0)
+        .scratch(chunks * 2 * width)
+        .size(rows)
+        .size(width)
+        .flag(dx_update == Update::Accumulate)
+        .flag(parameter_update == Update::Accumulate)
 }

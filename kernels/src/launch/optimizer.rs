@@ -2,7 +2,8 @@
 
 use highwater::{Stream, View};
 
-use super::{ELEMENT_BYTES, Kernel, KernelError};
+use super::{Kernel, KernelError};
+use crate::cuda::{Module, Program};
 use crate::host::{self, AdamW, work};
 
 /// Operands of [`adamw`]; all of one length.
@@ -24,15 +25,22 @@ pub struct AdamWViews<'a> {
 /// When the lengths differ, the step is zero, or the device fails.
 #[track_caller]
 pub fn adamw(stream: &Stream, adamw: AdamW, step: u64, views: AdamWViews<'_>) -> Result<(), KernelError> {
-    let elements = views.parameter.len();
-    Kernel::new(stream, "adamw", work::adamw(elements, ELEMENT_BYTES))
+    let count = views.parameter.len();
+    Kernel::new(stream, "adamw")
         .require(step > 0, "steps count from one")
-        .read("gradient", views.gradient, elements)
-        .read_write("parameter", views.parameter, elements)
-        .read_write("first_moment", views.first_moment, elements)
-        .read_write("second_moment", views.second_moment, elements)
-        .submit(move |[gradient, parameter, first_moment, second_moment]| {
-            let moments = (first_moment.as_mut_slice(), second_moment.as_mut_slice());
-            host::adamw::<f32>(adamw, step, gradient.as_slice(), parameter.as_mut_slice(), moments.0, moments.1);
-        })
+        .read("gradient", views.gradient, count)
+        .read_write("parameter", views.parameter, count)
+        .read_write("first_moment", views.first_moment, count)
+        .read_write("second_moment", views.second_moment, count)
+        .submit(
+            || work::adamw(count, size_of::<f32>()),
+            || {
+                let program = Program::elementwise(Module::AdamW, "adamw_f32", count, 1024);
+                adamw.factors(step).into_iter().fold(program, Program::real)
+            },
+            move |[gradient, parameter, first_moment, second_moment]| {
+                let moments = (first_moment.as_mut_slice(), second_moment.as_mut_slice());
+                host::adamw::<f32>(adamw, step, gradient.as_slice(), parameter.as_mut_slice(), moments.0, moments.1);
+            },
+        )
 }

@@ -6,7 +6,9 @@ use highwater::device::{Device, DeviceCall, DeviceError};
 use highwater::{Stream, StreamError, View};
 use highwater_kernels::host::{AdamW, AttentionShape, EmbeddingShape, LayerNormShape, MatmulShape, Rows};
 use highwater_kernels::host::{Transposed, Update};
-use highwater_kernels::{self as kernels, AdamWViews, CrossEntropy, KernelError, LayerNormBackward, LayerNormForward};
+use highwater_kernels::{
+    self as kernels, AdamWViews, AttentionBackward, CrossEntropy, KernelError, LayerNormBackward, LayerNormForward,
+};
 
 use crate::operands::{Bench, Data, TIMEOUT};
 
@@ -53,6 +55,7 @@ fn refusals(stream: &Stream, views: Views<'_>) -> Vec<Result<(), KernelError>> {
     let narrow = EmbeddingShape { vocabulary: 1, positions: 1, width: 0 };
     let nowhere = EmbeddingShape { vocabulary: 1, positions: 0, width: 1 };
     let (gradient, parameter, first_moment, second_moment) = (none, none, none, none);
+    let attention = AttentionBackward { qkv: none, out: none, lse: none, dout: none, dqkv: none };
     vec![
         kernels::bias_forward(stream, empty, none, none),
         kernels::bias_backward(stream, empty, none, store, none),
@@ -66,7 +69,7 @@ fn refusals(stream: &Stream, views: Views<'_>) -> Vec<Result<(), KernelError>> {
         kernels::embedding_forward(stream, nowhere, no_tokens, one, none, none),
         kernels::embedding_backward(stream, nowhere, no_tokens, none, store, one, none),
         kernels::attention_forward(stream, headless, none, none, none),
-        kernels::attention_backward(stream, headless, none, none, none, none),
+        kernels::attention_backward(stream, headless, attention),
         kernels::adamw(stream, AdamW::default(), 0, AdamWViews { gradient, parameter, first_moment, second_moment }),
     ]
 }
@@ -107,13 +110,14 @@ fn operations_on_nothing_work() {
     with_views(|bench, views| {
         let (stream, Views { none, no_tokens, one }) = (&bench.stream, views);
         let shape = AttentionShape { batch: 0, sequence: 3, heads: 2, head_width: 4 };
+        let attention = AttentionBackward { qkv: none, out: none, lse: none, dout: none, dqkv: none };
         let table = EmbeddingShape { vocabulary: 1, positions: 1, width: 1 };
         let nothing = MatmulShape { rows: 0, inner: 0, columns: 0 };
         kernels::matmul(stream, nothing, Transposed::Left, Update::Accumulate, none, none, none).unwrap();
         kernels::bias_forward(stream, Rows { rows: 0, width: 1 }, one, none).unwrap();
         layer_norm(stream, 1, none, one).unwrap();
         kernels::attention_forward(stream, shape, none, none, none).unwrap();
-        kernels::attention_backward(stream, shape, none, none, none, none).unwrap();
+        kernels::attention_backward(stream, shape, attention).unwrap();
         kernels::embedding_forward(stream, table, no_tokens, one, one, none).unwrap();
         kernels::add(stream, none, none, none).unwrap();
         kernels::fill(stream, 1.0, none).unwrap();

@@ -66,7 +66,7 @@ fn one_element_too_few_is_refused() {
 fn an_operand_of_another_allocator_is_refused() {
     let bench = Bench::new(SimConfig::default());
     let other = Allocator::with_settings(SimDevice::new(SimConfig::default()), Settings::default()).unwrap();
-    let (own, foreign) = (bench.stream.alloc(4).unwrap(), other.default_stream().alloc(4).unwrap());
+    let (own, foreign) = (bench.stream.alloc::<f32>(4).unwrap(), other.default_stream().alloc::<f32>(4).unwrap());
     let before = launches(&bench);
     let refused = highwater_kernels::copy(&bench.stream, foreign.view(), own.view()).unwrap_err();
     assert!(matches!(refused, KernelError::Stream(StreamError::OtherAllocator { .. })), "{refused}");

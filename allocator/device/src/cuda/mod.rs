@@ -41,3 +41,11 @@ pub fn driver_version() -> crate::DeviceResult<DriverVersion> {
     let version = driver::version()?;
     Ok(DriverVersion { major: version / 1000, minor: version % 1000 / 10 })
 }
+
+/// The result of a call of the driver that was made past this crate.
+///
+/// # Errors
+/// The driver's answer, in its own words.
+pub fn check_answer(call: crate::DeviceCall, answer: cudarc::driver::sys::CUresult) -> crate::DeviceResult<()> {
+    driver::check(call, answer)
+}

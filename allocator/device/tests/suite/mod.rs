@@ -135,7 +135,8 @@ pub(crate) fn fences(new: Factory<'_>) {
     let memory = mapped(device);
     let stream = device.create_stream("work").unwrap();
     let idle = device.record(stream).unwrap();
-    assert_eq!(device.query(idle), Ok(true), "nothing stands before it");
+    assert_eq!(device.synchronize(idle, None), Ok(Waited::Complete), "nothing stands before it");
+    assert_eq!(device.query(idle), Ok(true));
     put(device, stream, memory.address, 1, 1 << 20);
     let after = device.record(stream).unwrap();
     assert_eq!(device.synchronize(after, None), Ok(Waited::Complete));

@@ -35,18 +35,20 @@ pub(super) fn attentions(random: &mut Random, cases: &mut Vec<Case>) {
             what: format!("{shape:?}"),
             operands: vec![
                 read("qkv", qkv),
+                read("out", out),
                 read("lse", lse),
                 read("dout", random.floats(shape.out_elements())),
                 written("dqkv", shape.qkv_elements()),
             ],
             work: work::attention_backward(shape, 4),
             launch: Box::new(move |stream, tensors| {
-                let [qkv, lse, dout, dqkv] = tensors else { unreachable!() };
-                let (qkv, lse, dout) = (qkv.floats(), lse.floats(), dout.floats());
-                kernels::attention_backward(stream, shape, qkv, lse, dout, dqkv.floats())
+                let [qkv, out, lse, dout, dqkv] = tensors else { unreachable!() };
+                let (qkv, out, lse, dout) = (qkv.floats(), out.floats(), lse.floats(), dout.floats());
+                let views = kernels::AttentionBackward { qkv, out, lse, dout, dqkv: dqkv.floats() };
+                kernels::attention_backward(stream, shape, views)
             }),
             host: Box::new(move |data| {
-                let [qkv, lse, dout, dqkv] = data else { unreachable!() };
+                let [qkv, _out, lse, dout, dqkv] = data else { unreachable!() };
                 let (qkv, lse, dout) = (qkv.floats(), lse.floats(), dout.floats());
                 host::attention_backward(shape, qkv, lse, dout, dqkv.floats());
             }),
