@@ -6,7 +6,7 @@ use std::time::Duration;
 use highwater::device::sim::{Mode, SimCluster, SimConfig, SimDevice};
 use highwater::device::{Device, DeviceCall};
 use highwater::{Allocator, Buffer, Settings, Stream, StreamError};
-use highwater_fsdp::group::{LocalGroup, ProcessGroup};
+use highwater_fsdp::group::{GroupError, LocalGroup, ProcessGroup};
 use highwater_kernels::host::Update;
 
 const TIMEOUT: Duration = Duration::from_secs(3600);
@@ -131,9 +131,10 @@ fn lengths_that_do_not_fit_are_refused_before_anything_is_submitted() {
             let gathered = group.all_gather(stream, shard.view(), unsharded.view());
             let reduced = group.reduce_scatter(stream, unsharded.view(), shard.view(), Update::Store);
             for refused in [gathered, reduced] {
-                let fits =
-                    matches!(refused, Err(StreamError::LengthMismatch { left, right: 8, .. }) if left == elements);
-                assert!(fits, "{elements}: {refused:?}");
+                let Err(GroupError::Stream(StreamError::LengthMismatch { left, right: 8, .. })) = refused else {
+                    panic!("{elements}: {refused:?}");
+                };
+                assert_eq!(left, elements);
             }
             assert_eq!(device.counters(), before);
         }

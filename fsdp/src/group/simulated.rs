@@ -1,44 +1,16 @@
-//! Process groups: the ranks that share parameters, and the two collectives that sharding needs.
+//! The ranks of a simulated cluster.
+//!
+//! The cluster pairs the collectives of its devices itself, in virtual time; a body on the host moves the elements. This
+//! is what the other groups are measured against, to the bit.
 
 use std::sync::Arc;
 
 use highwater::device::sim::{Collective, Communicator, SimCluster, SimDevice};
 use highwater::device::{Access, ByteRange, Cost, Device, Operand};
-use highwater::{Stream, StreamError, View};
+use highwater::{Stream, View};
 use highwater_kernels::host::{self, Update};
 
-/// One rank's membership in a group.
-///
-/// Every rank issues the same collectives in the same order. They are asynchronous: a call submits to the stream and
-/// returns.
-pub trait ProcessGroup {
-    /// This rank, from 0.
-    fn rank(&self) -> u32;
-
-    /// The number of ranks.
-    fn ranks(&self) -> u32;
-
-    /// Every rank's `shard`, in rank order, into `unsharded` of every rank. `unsharded` has ranks × the elements of
-    /// `shard`.
-    ///
-    /// # Errors
-    /// When the lengths do not fit, or the device fails.
-    fn all_gather(&self, stream: &Stream, shard: View<'_, f32>, unsharded: View<'_, f32>) -> Result<(), StreamError>;
-
-    /// The sum over all ranks, in rank order from rank 0 on, of this rank's part of `unsharded` into `shard`: stored, or
-    /// added to what is there, one rank after the other. So several rounds add up as a left fold in the order (round,
-    /// rank), whatever the number of ranks.
-    ///
-    /// # Errors
-    /// When the lengths do not fit, or the device fails.
-    fn reduce_scatter(
-        &self,
-        stream: &Stream,
-        unsharded: View<'_, f32>,
-        shard: View<'_, f32>,
-        update: Update,
-    ) -> Result<(), StreamError>;
-}
+use super::{GroupError, ProcessGroup, check_lengths, link_bytes};
 
 /// The ranks of one process on a simulated cluster: one rank a device.
 #[derive(Clone, Debug)]
@@ -60,20 +32,6 @@ impl LocalGroup {
         let all: Vec<u32> = (0..ranks).collect();
         LocalGroup { device: device.clone(), communicator: cluster.communicator(name, &all), rank }
     }
-
-    /// Bytes that one rank receives (and sends) when `unsharded` bytes are gathered or reduced.
-    fn link_bytes(&self, unsharded: u64) -> u64 {
-        let ranks = u64::from(self.ranks());
-        unsharded / ranks * (ranks - 1)
-    }
-
-    fn check(&self, shard: usize, unsharded: usize) -> Result<(), StreamError> {
-        let right = shard * self.ranks() as usize;
-        if unsharded == right {
-            return Ok(());
-        }
-        Err(StreamError::LengthMismatch { what: "unsharded elements, and shard × ranks", left: unsharded, right })
-    }
 }
 
 impl ProcessGroup for LocalGroup {
@@ -85,15 +43,15 @@ impl ProcessGroup for LocalGroup {
         u32::try_from(self.communicator.ranks().len()).expect("ranks are counted by u32")
     }
 
-    fn all_gather(&self, stream: &Stream, shard: View<'_, f32>, unsharded: View<'_, f32>) -> Result<(), StreamError> {
-        self.check(shard.len(), unsharded.len())?;
-        stream.submit_external("all-gather", &[shard], &[unsharded], |id, ranges| {
+    fn all_gather(&self, stream: &Stream, shard: View<'_, f32>, unsharded: View<'_, f32>) -> Result<(), GroupError> {
+        check_lengths(self.ranks(), shard.len(), unsharded.len())?;
+        let submitted = stream.submit_external("all-gather", &[shard], &[unsharded], |id, ranges| {
             let (source, receive) = (ranges.reads[0], ranges.writes[0]);
             let collective = Collective {
                 communicator: self.communicator.clone(),
                 name: "all-gather".into(),
                 tag: stream.tag(),
-                cost: Cost::transfer(self.link_bytes(receive.bytes)),
+                cost: Cost::transfer(link_bytes(self.ranks(), receive.bytes)),
                 sends: vec![source; self.ranks() as usize],
                 receive: Operand { range: receive, access: Access::Write },
                 body: Box::new(|parts, out| {
@@ -104,7 +62,8 @@ impl ProcessGroup for LocalGroup {
                 }),
             };
             self.device.collective(id, collective)
-        })
+        });
+        Ok(submitted?)
     }
 
     fn reduce_scatter(
@@ -113,9 +72,9 @@ impl ProcessGroup for LocalGroup {
         unsharded: View<'_, f32>,
         shard: View<'_, f32>,
         update: Update,
-    ) -> Result<(), StreamError> {
-        self.check(shard.len(), unsharded.len())?;
-        stream.submit_external("reduce-scatter", &[unsharded], &[shard], |id, ranges| {
+    ) -> Result<(), GroupError> {
+        check_lengths(self.ranks(), shard.len(), unsharded.len())?;
+        let submitted = stream.submit_external("reduce-scatter", &[unsharded], &[shard], |id, ranges| {
             let (source, receive) = (ranges.reads[0], ranges.writes[0]);
             let piece = |rank: u64| ByteRange::new(source.address.offset(rank * receive.bytes), receive.bytes);
             let access = match update {
@@ -126,7 +85,7 @@ impl ProcessGroup for LocalGroup {
                 communicator: self.communicator.clone(),
                 name: "reduce-scatter".into(),
                 tag: stream.tag(),
-                cost: Cost::transfer(self.link_bytes(source.bytes)),
+                cost: Cost::transfer(link_bytes(self.ranks(), source.bytes)),
                 sends: (0..u64::from(self.ranks())).map(piece).collect(),
                 receive: Operand { range: receive, access },
                 body: Box::new(move |parts, out| {
@@ -140,6 +99,7 @@ impl ProcessGroup for LocalGroup {
                 }),
             };
             self.device.collective(id, collective)
-        })
+        });
+        Ok(submitted?)
     }
 }
