@@ -23,23 +23,44 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train a byte-level transformer with sharded parameters on simulated GPUs
+    /// Train a byte-level transformer with sharded parameters, on simulated GPUs or on real ones
     #[command(
         args_override_self = true,
-        long_about = "Train a byte-level transformer with sharded parameters on simulated GPUs.\n\n\
+        long_about = "Train a byte-level transformer with sharded parameters, on simulated GPUs or on real ones.\n\n\
                       Parameters, gradients and optimizer state are cut into one shard for each rank; a layer is whole only \
-                      while it is used. Results are equal to the bit for any number of ranks.\n\n\
-                      The run folder gets metrics.jsonl (one object a step), timeline.json (the first and last steps in \
-                      virtual time, for ui.perfetto.dev) and snapshot.pickle (memory history, for the memory viewer of \
-                      PyTorch).",
+                      while it is used. Results are equal to the bit for any number of ranks (but for --group nccl, which \
+                      adds in an order of its own).\n\n\
+                      With --group nccl each process is one rank: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT \
+                      say which, and rank 0 tells what came of it.\n\n\
+                      The run folder gets metrics.jsonl (one object a step), timeline.json (the first and last steps, for \
+                      ui.perfetto.dev; on a GPU measured beside predicted) and snapshot.pickle (memory history, for the \
+                      memory viewer of PyTorch).",
         after_help = "Examples:\n  \
                       highwater train                                  train on the checkout's own text and sources\n  \
                       highwater train book.txt more.txt --steps 100    train on files, one after the other\n  \
                       highwater train --ranks 1 --out runs/alone       one GPU, in a folder of your choice\n  \
-                      highwater train --json | jq .loss_last           numbers for machines\n\n\
+                      highwater train --json | jq .loss_last           numbers for machines\n  \
+                      highwater train --device cuda --ranks 4          four ranks that share GPU 0\n  \
+                      RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=localhost MASTER_PORT=29500 \\\n  \
+                      \u{20}   highwater train --device cuda --group nccl    one of two processes\n\n\
                       Exit codes: 0 it ran · 1 the loss is not finite, or the run failed on the way · 2 bad input"
     )]
     Train(TrainArgs),
+    /// Tell what this machine has of what a GPU needs, what is missing, and what to do
+    #[command(
+        long_about = "Tell what this machine has of what a GPU needs: the driver, GPUs and their memory, the compiler of \
+                      kernels (NVRTC) and its headers, matrix products (cuBLASLt) and communication (NCCL), each with its \
+                      version, what is missing, and what to do. The simulated device needs none of it.",
+        after_help = "Examples:\n  highwater doctor\n  highwater doctor --json | jq .driver\n\n\
+                      Exit codes: 0 a GPU can train · 1 something is missing · 2 bad input"
+    )]
+    Doctor(DoctorArgs),
+    /// Compile the GPU kernels, and tell what each takes; needs the compiler NVRTC, and no GPU
+    #[command(
+        after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_80\n\n\
+                      Exit codes: 0 every kernel compiles and none spills registers · 1 one does not · 2 bad input"
+    )]
+    Kernels(KernelsArgs),
 }
 
 /// What trains.
@@ -47,6 +68,37 @@ pub(crate) enum Command {
 pub(crate) enum Device {
     /// Simulated GPUs: a virtual clock, real bytes, arithmetic on the CPU
     Sim,
+    /// NVIDIA GPUs
+    Cuda,
+}
+
+/// How ranks talk to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum GroupKind {
+    /// All ranks in this process
+    Local,
+    /// A process for each rank, over NCCL
+    Nccl,
+}
+
+/// Options of `highwater doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `highwater kernels`.
+#[derive(Debug, Args)]
+pub(crate) struct KernelsArgs {
+    /// Architecture to compile for
+    #[arg(long, value_name = "sm_NN", default_value = "sm_90")]
+    pub(crate) arch: String,
+
+    /// Print one JSON object a kernel
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `highwater train`.
@@ -56,9 +108,9 @@ pub(crate) struct TrainArgs {
     #[arg(value_name = "FILES")]
     pub(crate) files: Vec<PathBuf>,
 
-    /// Simulated GPUs that share the parameters, 1 to 64
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) ranks: u32,
+    /// Ranks that share the parameters, 1 to 64; by default 4 simulated ones, 1 on a GPU, WORLD_SIZE with --group nccl
+    #[arg(long, value_name = "N")]
+    pub(crate) ranks: Option<u32>,
 
     /// Layers of the transformer
     #[arg(long, value_name = "N", default_value_t = 3)]
@@ -100,6 +152,10 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_enum, default_value_t = Device::Sim)]
     pub(crate) device: Device,
 
+    /// How ranks talk to each other
+    #[arg(long, value_enum, default_value_t = GroupKind::Local)]
+    pub(crate) group: GroupKind,
+
     /// Run folder, new or empty; without it, the next free runs/N of the checkout or the current folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -121,7 +177,10 @@ mod tests {
 
     fn train(line: &str) -> Result<TrainArgs, clap::Error> {
         let words = ["highwater", "train"].into_iter().chain(line.split_whitespace());
-        Cli::try_parse_from(words).map(|Cli { command: Command::Train(arguments) }| arguments)
+        Cli::try_parse_from(words).map(|cli| match cli.command {
+            Command::Train(arguments) => arguments,
+            other => panic!("{other:?}"),
+        })
     }
 
     #[test]
@@ -133,12 +192,14 @@ mod tests {
     fn files_keep_their_order_among_options() {
         let arguments = train("b.txt --ranks 2 a.txt --no-attention c.txt").unwrap();
         assert_eq!(arguments.files, ["b.txt", "a.txt", "c.txt"].map(PathBuf::from));
-        assert_eq!((arguments.ranks, arguments.no_attention, arguments.json), (2, true, false));
+        assert_eq!((arguments.ranks, arguments.no_attention, arguments.json), (Some(2), true, false));
     }
 
     #[test]
-    fn the_simulated_device_is_the_only_one() {
-        assert_eq!(train("--device sim").unwrap().device, Device::Sim);
-        assert!(train("--device cuda").is_err());
+    fn devices_and_groups_have_names() {
+        assert_eq!(train("").unwrap().device, Device::Sim);
+        assert_eq!(train("--device cuda").unwrap().device, Device::Cuda);
+        assert_eq!(train("--group nccl").unwrap().group, GroupKind::Nccl);
+        assert!(train("--device tpu").is_err());
     }
 }

@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+use highwater_kernels::cuda::BuildError;
+
 use crate::train::session::SessionError;
 
 /// Exit code of bad input.
@@ -33,6 +35,18 @@ pub(crate) enum Failure {
         path: PathBuf,
         /// Why.
         reason: String,
+    },
+    /// What was found out could not be printed.
+    #[error("{0}, writing to stdout")]
+    Print(std::io::Error),
+    /// The kernels do not compile, or cannot be compiled.
+    #[error("{0}")]
+    Kernels(BuildError),
+    /// Something that a GPU needs is not there.
+    #[error("{missing} of what a GPU needs {} missing, see the lines marked so", if *missing == 1 { "is" } else { "are" })]
+    Missing {
+        /// How many things.
+        missing: usize,
     },
     /// The report could not be printed.
     #[error("{0}, writing the report to stdout; the results are in the run folder all the same")]
@@ -99,6 +113,26 @@ pub(crate) enum InputError {
         /// `--ranks`.
         ranks: u32,
     },
+    /// There is no GPU, or something that it needs is missing.
+    #[error("{0}, --device cuda; see highwater doctor, or use --device sim")]
+    NoGpu(String),
+    /// NCCL without GPUs.
+    #[error("NCCL needs GPUs, --group nccl with --device sim; give --device cuda, or leave --group out")]
+    NcclNeedsCuda,
+    /// The process's place among the ranks is not told.
+    #[error("{0}, --group nccl")]
+    Place(String),
+    /// Another number of ranks than of processes.
+    #[error("{ranks} ranks are not the {world_size} of WORLD_SIZE, --ranks with --group nccl; leave --ranks out")]
+    OtherWorld {
+        /// `--ranks`.
+        ranks: u32,
+        /// `WORLD_SIZE`.
+        world_size: u32,
+    },
+    /// A name that is no architecture.
+    #[error("{0:?} is no architecture, --arch; give sm_ and its number, like sm_90")]
+    Architecture(String),
     /// The learning rate is no number to learn with.
     #[error("{0} is no learning rate, --lr; give a finite number above 0")]
     LearningRate(f64),
@@ -170,7 +204,13 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Input(_) => BAD_INPUT,
-            Failure::Run { .. } | Failure::Write { .. } | Failure::Report(_) | Failure::LossNotFinite { .. } => NO,
+            Failure::Run { .. }
+            | Failure::Write { .. }
+            | Failure::Print(_)
+            | Failure::Kernels(_)
+            | Failure::Missing { .. }
+            | Failure::Report(_)
+            | Failure::LossNotFinite { .. } => NO,
         }
     }
 }

@@ -9,7 +9,10 @@
 //! Results go to stdout, all else to stderr. A reader that closes either of them early is no error.
 
 mod cli;
+mod doctor;
 mod failure;
+mod kernels;
+mod output;
 #[cfg(test)]
 mod scratch;
 mod train;
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
     tracing::subscriber::set_global_default(spans).expect("nothing else has set one");
     let done = match &cli.command {
         Command::Train(arguments) => train::run(arguments),
+        Command::Doctor(arguments) => doctor::run(arguments),
+        Command::Kernels(arguments) => kernels::run(arguments),
     };
     done.map_or_else(|failure| failure.tell(), |()| ExitCode::SUCCESS)
 }

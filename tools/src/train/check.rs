@@ -8,10 +8,10 @@ use std::sync::Arc;
 use highwater_fsdp::plan::MAX_OPERATIONS;
 
 use super::session::Job;
-use crate::cli::{Device, TrainArgs};
+use crate::cli::TrainArgs;
 use crate::failure::InputError;
 
-/// The most GPUs that are simulated.
+/// The most ranks.
 const MAX_RANKS: u64 = 64;
 
 /// The most layers, and the largest width, sequence and batch.
@@ -21,13 +21,11 @@ const MAX_SIZE: u64 = 1 << 16;
 const MAX_STEPS: u64 = 1 << 31;
 
 /// Refuses numbers that are no training.
-pub(crate) fn check(arguments: &TrainArgs) -> Result<(), InputError> {
-    // The only device there is; another one has other limits.
-    let Device::Sim = arguments.device;
+pub(crate) fn check(arguments: &TrainArgs, ranks: u32) -> Result<(), InputError> {
     let TrainArgs { layers, width, heads, seq, batch, micro_batch, steps, .. } = *arguments;
-    let ranks = u64::from(arguments.ranks);
+    let of_ranks = u64::from(ranks);
     for (what, option, value, limit) in [
-        ("number of ranks", "--ranks", ranks, MAX_RANKS),
+        ("number of ranks", "--ranks", of_ranks, MAX_RANKS),
         ("number of layers", "--layers", layers, MAX_SIZE),
         ("width", "--width", width, MAX_SIZE),
         ("number of heads", "--heads", heads, MAX_SIZE),
@@ -50,13 +48,13 @@ pub(crate) fn check(arguments: &TrainArgs) -> Result<(), InputError> {
         return Err(InputError::UnevenBatch { batch, micro_batch });
     }
     let micro_batches = batch / micro_batch;
-    if !micro_batches.is_multiple_of(ranks) {
-        return Err(InputError::UnevenRanks { micro_batches, micro_batch, ranks: arguments.ranks });
+    if !micro_batches.is_multiple_of(of_ranks) {
+        return Err(InputError::UnevenRanks { micro_batches, micro_batch, ranks });
     }
     if !(arguments.lr.is_finite() && arguments.lr > 0.0) {
         return Err(InputError::LearningRate(arguments.lr));
     }
-    check_step(layers, micro_batches / ranks)
+    check_step(layers, micro_batches / of_ranks)
 }
 
 /// Refuses a step that no plan is made for.
@@ -70,10 +68,10 @@ fn check_step(layers: u64, rounds: u64) -> Result<(), InputError> {
 }
 
 /// The job of arguments that passed [`check`].
-pub(crate) fn job(arguments: &TrainArgs, corpus: Arc<[u8]>) -> Job {
+pub(crate) fn job(arguments: &TrainArgs, ranks: u32, corpus: Arc<[u8]>) -> Job {
     let size = |number: u64| usize::try_from(number).expect("the limits fit a usize");
     Job {
-        ranks: arguments.ranks,
+        ranks,
         layers: size(arguments.layers),
         width: size(arguments.width),
         heads: size(arguments.heads),
@@ -98,8 +96,8 @@ mod tests {
 
     fn checked(line: &str) -> Result<(), InputError> {
         let words = ["highwater", "train"].into_iter().chain(line.split_whitespace());
-        let Command::Train(arguments) = Cli::try_parse_from(words).unwrap().command;
-        check(&arguments)
+        let Command::Train(arguments) = Cli::try_parse_from(words).unwrap().command else { panic!("{line}") };
+        check(&arguments, arguments.ranks.unwrap_or(4))
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod batches;
 mod check;
 mod checkout;
 mod corpus;
+mod machine;
 mod metrics;
 mod pace;
 mod progress;
@@ -22,7 +23,9 @@ use std::time::Instant;
 
 use crate::cli::TrainArgs;
 use crate::failure::{Failure, InputError};
+use crate::output;
 use corpus::Corpus;
+use machine::Machine;
 use metrics::Metrics;
 use pace::Pace;
 use progress::Progress;
@@ -35,24 +38,28 @@ use session::{Job, Outcome, StepSeen};
 /// # Errors
 /// Bad input, a training that stops, results that cannot be written, and a loss that is not finite.
 pub(crate) fn run(arguments: &TrainArgs) -> Result<(), Failure> {
-    check::check(arguments)?;
-    if let Some(out) = &arguments.out {
+    let (machine, ranks) = Machine::choose(arguments)?;
+    check::check(arguments, ranks)?;
+    // Each process of several has a folder of its own.
+    let out = arguments.out.as_ref().map(|out| machine.folder().map_or(out.clone(), |own| out.join(own)));
+    if let Some(out) = &out {
         RunFolder::check(out)?;
     }
     let start = std::env::current_dir()
         .map_err(|error| InputError::Unreadable { path: ".".into(), reason: error.to_string() })?;
     let corpus = Corpus::read(&arguments.files, &start)?;
     corpus.check_length(arguments.seq)?;
-    let folder = RunFolder::create(arguments.out.as_deref(), &start)?;
+    let folder = RunFolder::create(out.as_deref(), &start)?;
 
-    let job = check::job(arguments, corpus.bytes.clone());
+    let job = check::job(arguments, ranks, corpus.bytes.clone());
     let stopped = |source| Failure::Run { source, run: folder.path().to_owned() };
     let plan = session::plan(&job).map_err(stopped)?;
-    if !arguments.json {
-        report::print(&format!("{plan}\n")).map_err(Failure::Report)?;
+    let quiet = arguments.json || !machine.tells();
+    if !quiet {
+        output::print(&format!("{plan}\n")).map_err(Failure::Report)?;
     }
-    let mut watch = Watch::new(&job, &folder, arguments.json)?;
-    let trained = session::train(&job, plan, &mut |seen| watch.see(seen));
+    let mut watch = Watch::new(&job, &folder, quiet)?;
+    let trained = session::train(&job, &machine, plan, &mut |seen| watch.see(seen));
     watch.progress.finish();
     let outcome = trained.map_err(stopped)?;
 
@@ -63,7 +70,9 @@ pub(crate) fn run(arguments: &TrainArgs) -> Result<(), Failure> {
         tokens_per_s: watch.pace.tokens_per_s(),
         run: folder.path(),
     };
-    report.print(arguments.json).map_err(Failure::Report)?;
+    if machine.tells() {
+        report.print(arguments.json).map_err(Failure::Report)?;
+    }
     // Told after the report: what has been computed is worth showing all the same.
     saved?;
     watch.written.map_err(|error| Failure::write(&folder.metrics(), error))?;

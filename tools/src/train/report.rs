@@ -1,13 +1,14 @@
 //! What a training came to, at its end: a table for people or one object for machines, on stdout.
 
 use std::fmt::Write as _;
-use std::io::{self, ErrorKind, Write};
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 
-use super::session::Outcome;
+use super::session::{Clock, Outcome};
 use super::text;
+use crate::output;
 
 /// The steps at the end whose mean loss is told.
 const LAST_STEPS: usize = 20;
@@ -40,30 +41,20 @@ struct Numbers {
     peak_live_bytes: u64,
     peak_reserved_bytes: u64,
     host_syncs_per_step: f64,
+    late_driver_memory_calls: u64,
     exposed_comm_fraction: f64,
+    step_ns: u64,
     parameters_digest: String,
     run_dir: String,
-}
-
-/// Prints to the standard output. A reader that has gone is no error.
-///
-/// # Errors
-/// When it cannot be written for another reason.
-pub(crate) fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        done => done,
-    }
 }
 
 impl Report<'_> {
     /// Prints it.
     ///
     /// # Errors
-    /// As [`print`].
+    /// As [`output::print`].
     pub(crate) fn print(&self, json: bool) -> io::Result<()> {
-        print(&if json { self.json() } else { self.table() })
+        output::print(&if json { self.json() } else { self.table() })
     }
 
     fn json(&self) -> String {
@@ -81,7 +72,9 @@ impl Report<'_> {
             peak_live_bytes: outcome.peak_live_bytes,
             peak_reserved_bytes: outcome.peak_reserved_bytes,
             host_syncs_per_step: outcome.host_syncs_per_step,
+            late_driver_memory_calls: outcome.late_driver_memory_calls,
             exposed_comm_fraction: outcome.exposed_comm_fraction,
+            step_ns: outcome.step_ns,
             parameters_digest: self.digest(),
             run_dir: self.run.to_string_lossy().into_owned(),
         };
@@ -100,6 +93,10 @@ impl Report<'_> {
         let outcome = self.outcome;
         let (plan, losses) = (&outcome.plan, &outcome.losses);
         let (spec, waits) = (plan.spec(), plan.edges().count());
+        let clock = match outcome.clock {
+            Clock::Virtual => "virtual time",
+            Clock::Measured => "measured",
+        };
         let peak = |bytes: u64| format!("{} ({} B)", text::bytes(bytes), text::grouped(bytes));
         vec![
             ("ranks", spec.ranks.to_string()),
@@ -116,9 +113,10 @@ impl Report<'_> {
             ("unsharded, measured", peak(outcome.peak_unsharded_bytes)),
             ("peak live", peak(outcome.peak_live_bytes)),
             ("peak reserved", peak(outcome.peak_reserved_bytes)),
-            ("exposed communication", format!("{:.1} %, virtual time", outcome.exposed_comm_fraction * 100.0)),
+            ("exposed communication", format!("{:.1} %, {clock}", outcome.exposed_comm_fraction * 100.0)),
             ("host synchronisations", format!("{} a step and rank", outcome.host_syncs_per_step)),
-            ("step", format!("{}, virtual time", text::nanoseconds(outcome.step_ns))),
+            ("driver memory calls", format!("{} after the second step", outcome.late_driver_memory_calls)),
+            ("step", format!("{}, {clock}", text::nanoseconds(outcome.step_ns))),
             (
                 "loss",
                 format!(
@@ -163,6 +161,8 @@ mod tests {
             peak_live_bytes: 3_400_000,
             peak_reserved_bytes: 4_194_304,
             host_syncs_per_step: 0.0,
+            late_driver_memory_calls: 3,
+            clock: Clock::Virtual,
             exposed_comm_fraction: 0.125,
             step_ns: 1_250_000,
             parameters_digest: 0xab_cdef,
@@ -182,8 +182,8 @@ mod tests {
         let expected = json!({
             "steps": 3, "ranks": 4, "loss_first": 5.5, "loss_last": 4.0, "unigram_entropy": 3.25,
             "tokens_per_s": 1234.5, "peak_unsharded_bytes": 12_001, "peak_unsharded_predicted_bytes": 12_000,
-            "peak_live_bytes": 3_400_000, "peak_reserved_bytes": 4_194_304, "host_syncs_per_step": 0.0,
-            "exposed_comm_fraction": 0.125, "parameters_digest": "0000000000abcdef", "run_dir": "runs/7",
+            "peak_live_bytes": 3_400_000, "peak_reserved_bytes": 4_194_304, "host_syncs_per_step": 0.0, "late_driver_memory_calls": 3,
+            "exposed_comm_fraction": 0.125, "step_ns": 1_250_000, "parameters_digest": "0000000000abcdef", "run_dir": "runs/7",
         });
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     }
@@ -209,6 +209,7 @@ mod tests {
              peak reserved           4.19 MB (4,194,304 B)\n\
              exposed communication   12.5 %, virtual time\n\
              host synchronisations   0 a step and rank\n\
+             driver memory calls     3 after the second step\n\
              step                    1.25 ms, virtual time\n\
              loss                    19.5000 nats, mean of the last 20 of 30 steps\n\
              unigram entropy         3.2500 nats\n\

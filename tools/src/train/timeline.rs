@@ -1,6 +1,6 @@
 //! Executed operations as a Chrome trace, which ui.perfetto.dev opens.
 //!
-//! A rank is a process, a stream a thread, an operation a complete event, and a wait an arrow from the last nanosecond
+//! A rank is a process (one for each track), a stream a thread, an operation a complete event, and a wait an arrow from the last nanosecond
 //! of the operation waited for to the start of the one that waits.
 //!
 //! The readers of this format are particular:
@@ -19,9 +19,10 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use highwater::device::StreamId;
-use highwater::device::sim::{Executed, ExecutedKind};
+use highwater::device::{Executed, ExecutedKind, StreamId};
 use serde::Serialize;
+
+use super::session::Track;
 
 /// The file.
 #[derive(Serialize)]
@@ -93,41 +94,61 @@ enum Args<'a> {
 ///
 /// # Errors
 /// When the file is there already or cannot be written.
-pub(crate) fn save(timeline: &[Executed], path: &Path) -> io::Result<()> {
+pub(crate) fn save(timeline: &[Track], path: &Path) -> io::Result<()> {
     let mut file = BufWriter::new(File::create_new(path)?);
     serde_json::to_writer(&mut file, &Trace { events: events(timeline) })?;
     file.flush()
 }
 
+/// An operation with its place in the file.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    track: usize,
+    /// The process of its rank and track. 0 is the idle process of some readers.
+    pid: u64,
+    executed: &'a Executed,
+}
+
+/// The tracks of one rank stand together.
+fn shown(timeline: &[Track]) -> Vec<Shown<'_>> {
+    let pid = |track: usize, device: u32| u64::from(device) * timeline.len() as u64 + track as u64 + 1;
+    let mut all = Vec::new();
+    for (track, Track { operations, .. }) in timeline.iter().enumerate() {
+        all.extend(operations.iter().map(|executed| Shown { track, pid: pid(track, executed.device), executed }));
+    }
+    all
+}
+
 /// The names, then all else in order of time.
-fn events(timeline: &[Executed]) -> Vec<Event<'_>> {
-    let threads = Threads::new(timeline);
-    let by_id: BTreeMap<u64, &Executed> = timeline.iter().map(|executed| (executed.id, executed)).collect();
+fn events(timeline: &[Track]) -> Vec<Event<'_>> {
+    let all = shown(timeline);
+    let threads = Threads::new(&all);
+    let by_id: BTreeMap<(usize, u64), &Shown<'_>> =
+        all.iter().map(|shown| ((shown.track, shown.executed.id), shown)).collect();
     let mut timed = Vec::new();
     let mut arrows = 0;
-    for executed in timeline {
+    for shown in &all {
+        let executed = shown.executed;
         let duration_ns = executed.end_ns - executed.start_ns;
-        timed.push((executed.start_ns, duration_ns, slice(executed, &threads)));
+        timed.push((executed.start_ns, duration_ns, slice(shown, &threads)));
         // What ran before the part that is kept has no slice to start from.
-        for from in executed.waited.iter().filter_map(|id| by_id.get(id)) {
-            let at_ns = (from.end_ns.max(1) - 1).max(from.start_ns);
+        for from in executed.waited.iter().filter_map(|&id| by_id.get(&(shown.track, id))) {
+            let at_ns = (from.executed.end_ns.max(1) - 1).max(from.executed.start_ns);
             timed.push((at_ns, 0, arrow_end(Phase::FlowStart, arrows, at_ns, from, &threads)));
-            timed.push((
-                executed.start_ns,
-                0,
-                arrow_end(Phase::FlowEnd, arrows, executed.start_ns, executed, &threads),
-            ));
+            let start_ns = executed.start_ns;
+            timed.push((start_ns, 0, arrow_end(Phase::FlowEnd, arrows, start_ns, shown, &threads)));
             arrows += 1;
         }
     }
     // The longest first among slices of one start, as the format nests them.
     timed.sort_by_key(|(at_ns, duration_ns, event)| (*at_ns, event.ph, std::cmp::Reverse(*duration_ns)));
-    let mut events = threads.names(timeline);
+    let mut events = threads.names(timeline, &all);
     events.extend(timed.into_iter().map(|(_, _, event)| event));
     events
 }
 
-fn slice<'a>(executed: &'a Executed, threads: &Threads) -> Event<'a> {
+fn slice<'a>(shown: &Shown<'a>, threads: &Threads) -> Event<'a> {
+    let executed = shown.executed;
     let (cat, communicator, sequence) = match &executed.kind {
         ExecutedKind::Kernel => ("kernel", None, None),
         ExecutedKind::CopyToDevice => ("copy_to_device", None, None),
@@ -136,8 +157,8 @@ fn slice<'a>(executed: &'a Executed, threads: &Threads) -> Event<'a> {
     };
     Event {
         ph: Phase::Complete,
-        pid: process(executed.device),
-        tid: Some(threads.of(executed)),
+        pid: shown.pid,
+        tid: Some(threads.of(shown)),
         name: &executed.name,
         cat: Some(cat),
         id: None,
@@ -154,10 +175,10 @@ fn slice<'a>(executed: &'a Executed, threads: &Threads) -> Event<'a> {
     }
 }
 
-fn arrow_end<'a>(ph: Phase, id: u64, at_ns: u64, on: &Executed, threads: &Threads) -> Event<'a> {
+fn arrow_end<'a>(ph: Phase, id: u64, at_ns: u64, on: &Shown<'_>, threads: &Threads) -> Event<'a> {
     Event {
         ph,
-        pid: process(on.device),
+        pid: on.pid,
         tid: Some(threads.of(on)),
         name: "wait",
         cat: Some("wait"),
@@ -169,33 +190,29 @@ fn arrow_end<'a>(ph: Phase, id: u64, at_ns: u64, on: &Executed, threads: &Thread
     }
 }
 
-/// A rank's process: 0 is the idle process of some readers.
-fn process(device: u32) -> u64 {
-    u64::from(device) + 1
-}
-
-/// The threads of streams.
-struct Threads(BTreeMap<(u32, StreamId), u64>);
+/// The threads of streams, by their process.
+struct Threads(BTreeMap<(u64, StreamId), u64>);
 
 impl Threads {
-    fn new(timeline: &[Executed]) -> Self {
-        let first = timeline.iter().map(|executed| process(executed.device)).max().unwrap_or(0) + 1;
-        let mut threads: BTreeMap<_, u64> = timeline.iter().map(|executed| (stream(executed), 0)).collect();
+    fn new(all: &[Shown<'_>]) -> Self {
+        let first = all.iter().map(|shown| shown.pid).max().unwrap_or(0) + 1;
+        let mut threads: BTreeMap<_, u64> = all.iter().map(|shown| (stream(shown), 0)).collect();
         threads.values_mut().zip(first..).for_each(|(thread, number)| *thread = number);
         Threads(threads)
     }
 
-    fn of(&self, executed: &Executed) -> u64 {
-        self.0[&stream(executed)]
+    fn of(&self, shown: &Shown<'_>) -> u64 {
+        self.0[&stream(shown)]
     }
 
     /// The events that name processes and threads.
-    fn names<'a>(&self, timeline: &'a [Executed]) -> Vec<Event<'a>> {
+    fn names<'a>(&self, timeline: &'a [Track], all: &[Shown<'a>]) -> Vec<Event<'a>> {
         let mut names = BTreeMap::new();
-        for executed in timeline {
-            let (pid, tid) = (process(executed.device), self.of(executed));
-            names.entry((pid, None)).or_insert_with(|| Cow::from(format!("rank {}", executed.device)));
-            names.entry((pid, Some(tid))).or_insert(Cow::from(&*executed.stream_name));
+        for shown in all {
+            let (pid, rank, label) = (shown.pid, shown.executed.device, timeline[shown.track].label);
+            let process = || if label.is_empty() { format!("rank {rank}") } else { format!("rank {rank}, {label}") };
+            names.entry((pid, None)).or_insert_with(|| Cow::from(process()));
+            names.entry((pid, Some(self.of(shown)))).or_insert(Cow::from(&*shown.executed.stream_name));
         }
         let name_event = |((pid, tid), name): ((u64, Option<u64>), Cow<'a, str>)| Event {
             ph: Phase::Name,
@@ -213,8 +230,8 @@ impl Threads {
     }
 }
 
-fn stream(executed: &Executed) -> (u32, StreamId) {
-    (executed.device, executed.stream)
+fn stream(shown: &Shown<'_>) -> (u64, StreamId) {
+    (shown.pid, shown.executed.stream)
 }
 
 /// Nanoseconds as µs, such that times 1000 and cut off they are the same again.
@@ -250,6 +267,10 @@ mod tests {
     }
 
     fn written(timeline: &[Executed]) -> Vec<Value> {
+        written_tracks(&[Track { label: "", operations: timeline.to_vec() }])
+    }
+
+    fn written_tracks(timeline: &[Track]) -> Vec<Value> {
         let scratch = Scratch::new();
         let path = scratch.path().join("timeline.json");
         save(timeline, &path).unwrap();
@@ -354,6 +375,20 @@ mod tests {
             |from: &str, to: &str, at, until| (format!("operation {from}"), format!("operation {to}"), at, until);
         assert_eq!(arrows, [arrow("1", "3", 899, 1000), arrow("0", "3", 999, 1000), arrow("4", "5", 1500, 1500)]);
         assert_eq!(ends.len(), starts.len());
+    }
+
+    #[test]
+    fn tracks_stand_beside_each_other_and_do_not_mix() {
+        let operations = || vec![ran(0, 1, 0, (0, 10), &[]), ran(1, 1, 1, (20, 30), &[0])];
+        let events = written_tracks(&[
+            Track { label: "measured", operations: operations() },
+            Track { label: "predicted", operations: vec![ran(1, 1, 1, (5, 6), &[0])] },
+        ]);
+        let names: Vec<_> = with_phase(&events, "M").into_iter().filter(|e| e["name"] == "process_name").collect();
+        let names: Vec<_> = names.iter().map(|e| (e["pid"].as_u64(), e["args"]["name"].as_str())).collect();
+        assert_eq!(names, [(Some(3), Some("rank 1, measured")), (Some(4), Some("rank 1, predicted"))]);
+        assert_eq!(with_phase(&events, "X").len(), 3);
+        assert_eq!(with_phase(&events, "s").len(), 1, "no arrow from one track to another");
     }
 
     #[test]

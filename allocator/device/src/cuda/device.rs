@@ -103,6 +103,16 @@ pub(super) fn check_present() -> DeviceResult<()> {
     Err(DeviceError::Missing { library: DRIVER.into(), what: what.into() })
 }
 
+/// How many GPUs there are; the driver is present.
+pub(super) fn count() -> DeviceResult<u32> {
+    let call = DeviceCall::MemoryInfo;
+    let none = cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE;
+    match cudarc::driver::result::init().and_then(|()| CudaContext::device_count()) {
+        Err(error) if error.0 == none => Ok(0),
+        counted => Ok(u32::try_from(counted.map_err(cudarc_error(call))?).unwrap_or(0)),
+    }
+}
+
 /// The error of a call of cudarc.
 fn cudarc_error(call: DeviceCall) -> impl Fn(cudarc::driver::DriverError) -> DeviceError {
     move |error| driver::error(call, error.0)
@@ -164,6 +174,14 @@ impl CudaDevice {
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context
+    }
+
+    /// Major and minor of the architecture: 9 and 0 for `sm_90`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn compute_capability(&self) -> DeviceResult<(i32, i32)> {
+        self.context.compute_capability().map_err(cudarc_error(DeviceCall::MemoryInfo))
     }
 
     /// A stream that was made elsewhere, from now on one of this device's. It is kept alive until it is destroyed here.

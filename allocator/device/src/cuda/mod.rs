@@ -42,6 +42,15 @@ pub fn driver_version() -> crate::DeviceResult<DriverVersion> {
     Ok(DriverVersion { major: version / 1000, minor: version % 1000 / 10 })
 }
 
+/// How many GPUs the driver knows.
+///
+/// # Errors
+/// [`DeviceError::Missing`](crate::DeviceError::Missing) when there is no driver; the driver's error otherwise.
+pub fn device_count() -> crate::DeviceResult<u32> {
+    device::check_present()?;
+    device::count()
+}
+
 /// The result of a call of the driver that was made past this crate.
 ///
 /// # Errors

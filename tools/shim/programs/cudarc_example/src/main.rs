@@ -1,61 +1,76 @@
-use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
-use cudarc::nvrtc::compile_ptx;
+// From the crate cudarc 0.19.10 by Chelsea Lowman and contributors, https://github.com/chelsea0x3b/cudarc,
+// licensed under MIT OR Apache-2.0. The file is examples/09-constant-memory.rs, unmodified below this note.
 
-const PTX_SRC: &str = "
-extern \"C\" __global__ void matmul(float* A, float* B, float* C, int N) {
-    int ROW = blockIdx.y*blockDim.y+threadIdx.y;
-    int COL = blockIdx.x*blockDim.x+threadIdx.x;
-
-    float tmpSum = 0;
-
-    if (ROW < N && COL < N) {
-        // each thread computes one element of the block sub-matrix
-        for (int i = 0; i < N; i++) {
-            tmpSum += A[ROW * N + i] * B[i * N + COL];
-        }
-    }
-    // printf(\"pos, (%d, %d) - N %d - value %d\\n\", ROW, COL, N, tmpSum);
-    C[ROW * N + COL] = tmpSum;
-}
-";
+use cudarc::{
+    driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg},
+    nvrtc::compile_ptx,
+};
 
 fn main() -> Result<(), DriverError> {
-    let start = std::time::Instant::now();
-
-    let ptx = compile_ptx(PTX_SRC).unwrap();
-    println!("Compilation succeeded in {:?}", start.elapsed());
-
     let ctx = CudaContext::new(0)?;
     let stream = ctx.default_stream();
-    println!("Built in {:?}", start.elapsed());
 
+    // Load the module containing the kernel with constant memory
+    let ptx = compile_ptx(include_str!("./constant_memory.cu")).expect("compile failure");
     let module = ctx.load_module(ptx)?;
-    let f = module.load_function("matmul")?;
-    println!("Loaded in {:?}", start.elapsed());
 
-    let a_host = [1.0f32, 2.0, 3.0, 4.0];
-    let b_host = [1.0f32, 2.0, 3.0, 4.0];
-    let mut c_host = [0.0f32; 4];
+    // Get the constant memory symbol as a CudaSlice<u8>
+    let mut coefficients_symbol = module.get_global("coefficients", &stream)?;
+    println!(
+        "Constant memory symbol 'coefficients' has {} bytes",
+        coefficients_symbol.len()
+    );
 
-    let a_dev = stream.clone_htod(&a_host)?;
-    let b_dev = stream.clone_htod(&b_host)?;
-    let mut c_dev = stream.clone_htod(&c_host)?;
+    // Set up polynomial coefficients: 1.0 + 2.0*x + 3.0*x^2 + 4.0*x^3
+    let coefficients = [1.0f32, 2.0, 3.0, 4.0];
 
-    println!("Copied in {:?}", start.elapsed());
+    // Transmute the symbol to f32 and copy coefficients to constant memory
+    let mut symbol_f32 = unsafe { coefficients_symbol.transmute_mut::<f32>(4).unwrap() };
+    stream.memcpy_htod(&coefficients, &mut symbol_f32)?;
 
-    let mut builder = stream.launch_builder(&f);
-    builder.arg(&a_dev);
-    builder.arg(&b_dev);
-    builder.arg(&mut c_dev);
-    builder.arg(&2i32);
-    let cfg = LaunchConfig {
-        block_dim: (2, 2, 1),
-        grid_dim: (1, 1, 1),
-        shared_mem_bytes: 0,
-    };
-    unsafe { builder.launch(cfg) }?;
+    // Load the kernel function
+    let polynomial_kernel = module.load_function("polynomial_kernel")?;
 
-    stream.memcpy_dtoh(&c_dev, &mut c_host)?;
-    println!("Found {:?} in {:?}", c_host, start.elapsed());
+    // Prepare input data
+    let input = vec![0.0f32, 1.0, 2.0, 3.0, 4.0, 5.0];
+    let n = input.len();
+
+    // Copy input to device
+    let input_dev = stream.clone_htod(&input)?;
+    let mut output_dev = stream.alloc_zeros::<f32>(n)?;
+
+    // Launch kernel
+    let cfg = LaunchConfig::for_num_elems(n as u32);
+    unsafe {
+        stream
+            .launch_builder(&polynomial_kernel)
+            .arg(&mut output_dev)
+            .arg(&input_dev)
+            .arg(&(n as i32))
+            .launch(cfg)
+    }?;
+
+    // Copy results back
+    let output = stream.clone_dtoh(&output_dev)?;
+
+    // Verify results
+    println!("\nPolynomial evaluation (1.0 + 2.0*x + 3.0*x^2 + 4.0*x^3):");
+    for (i, (&x, &y)) in input.iter().zip(output.iter()).enumerate() {
+        let expected = coefficients[0]
+            + coefficients[1] * x
+            + coefficients[2] * x * x
+            + coefficients[3] * x * x * x;
+        println!("  f({:.1}) = {:.1} (expected {:.1})", x, y, expected);
+        assert!(
+            (y - expected).abs() < 1e-4,
+            "Mismatch at index {}: got {}, expected {}",
+            i,
+            y,
+            expected
+        );
+    }
+
+    println!("\nAll results match expected values!");
+
     Ok(())
 }

@@ -8,8 +8,8 @@
 pub const CLASSES: usize = 16;
 /// Numbers in one sample.
 pub const INPUTS: usize = 1024;
-/// Deviation of the noise; the patterns have deviation 1.
-const NOISE: f32 = 3.0;
+/// Deviation of the noise, where a pattern has deviation 1.
+const NOISE: f32 = 5.0;
 
 /// A random number generator with 64 bits of state (SplitMix64).
 #[derive(Debug, Clone)]
@@ -55,15 +55,16 @@ impl Patterns {
         Self((0..CLASSES * INPUTS).map(|_| random.normal()).collect())
     }
 
-    /// Draws `count` samples of random classes.
+    /// Draws `count` samples of random classes, scaled to deviation 1.
     pub fn samples(&self, count: usize, random: &mut Random) -> Samples {
         let mut rows = Vec::with_capacity(count * INPUTS);
         let mut labels = Vec::with_capacity(count);
+        let scale = 1.0 / (1.0 + NOISE * NOISE).sqrt();
         for _ in 0..count {
             let class = random.below(CLASSES);
             let sign = if random.below(2) == 0 { 1.0 } else { -1.0 };
             let pattern = &self.0[class * INPUTS..(class + 1) * INPUTS];
-            rows.extend(pattern.iter().map(|value| sign * value + NOISE * random.normal()));
+            rows.extend(pattern.iter().map(|value| scale * (sign * value + NOISE * random.normal())));
             labels.push(class as u32);
         }
         Samples { rows, labels }
