@@ -28,12 +28,16 @@
 //     forward             4 * ((rows + 2 * columns) * (p + 4) + rows * (columns + 4)) bytes
 //     keys and queries    8 * ((rows + columns) * (p + 4) + rows * (columns + 4)) bytes
 //
-//   bf16, with W the head width:
-//                 rows   columns   threads   bytes
-//     forward     128    64        128       2 * W * rows + 8 * W * columns
-//     keys        128    64        256       4 * W * rows + (8 * W + 16) * columns      (W = 128)
-//     keys        128    32        128       4 * W * rows + (8 * W + 16) * columns      (W = 32 and 64)
-//     queries     128    32        128       4 * W * rows + 8 * W * columns
+//   bf16, with W the head width (what was fastest on an H200 among what keeps all registers):
+//                 W        rows   columns   threads   bytes
+//     forward     32, 64   128    64        128       2 * W * rows + 8 * W * columns
+//     forward     128      64     64        128
+//     keys        32       128    32        128       4 * W * rows + (8 * W + 16) * columns
+//     keys        64       64     64        128
+//     keys        128      128    64        256
+//     queries     32       128    32        128       4 * W * rows + 8 * W * columns
+//     queries     64       128    64        128
+//     queries     128      64     64        128
 //
 // More than 48 KiB of dynamic shared bytes need the function's attribute for it to be set.
 #include "attention_bf16.cuh"
@@ -41,7 +45,7 @@
 
 namespace attention {
 
-// Number `i` of a row of bf16 numbers, eight at a time.
+// Eight bf16 numbers, as f32.
 struct Eight {
     float numbers[8];
 
@@ -131,7 +135,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_backward_delta_f32(B
     attention::backward_delta<float, 8>(out, dout, delta, SHAPE);
 }
 
-extern "C" __global__ void __launch_bounds__(256, 2) attention_backward_keys_f32(BACKWARD(float)) {
+extern "C" __global__ void __launch_bounds__(256, 1) attention_backward_keys_f32(BACKWARD(float)) {
     DISPATCH(backward_keys_f32, qkv, lse, dout, dqkv, delta)
 }
 
@@ -148,29 +152,32 @@ extern "C" __global__ void __launch_bounds__(256) attention_backward_delta_bf16(
 #define FORWARD_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                             \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_forward_bf16_##W(FORWARD(bf16)) {                                                              \
-        attention::forward_bf16<W, WARPS, M, COLUMNS>(qkv, out, lse, Shape(batch, sequence, heads, W, scale));                                     \
+        const Shape shape(batch, sequence, heads, W, scale); \
+        attention::forward_bf16<W, WARPS, M, COLUMNS>(qkv, out, lse, shape); \
     }
 
 #define KEYS_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                                \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_backward_keys_bf16_##W(BACKWARD(bf16)) {                                                       \
-        attention::backward_keys_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, Shape(batch, sequence, heads, W, scale));                 \
+        const Shape shape(batch, sequence, heads, W, scale); \
+        attention::backward_keys_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, shape); \
     }
 
 #define QUERIES_BF16(W, WARPS, M, COLUMNS, RESIDENT)                                                             \
     extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT)                                           \
         attention_backward_queries_bf16_##W(BACKWARD(bf16)) {                                                    \
-        attention::backward_queries_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, Shape(batch, sequence, heads, W, scale));              \
+        const Shape shape(batch, sequence, heads, W, scale); \
+        attention::backward_queries_bf16<W, WARPS, M, COLUMNS>(qkv, lse, dout, dqkv, delta, shape); \
     }
 
 FORWARD_BF16(32, 4, 2, 64, 3)
 FORWARD_BF16(64, 4, 2, 64, 2)
-FORWARD_BF16(128, 4, 2, 64, 2)
+FORWARD_BF16(128, 4, 1, 64, 2)
 
 KEYS_BF16(32, 4, 2, 32, 3)
-KEYS_BF16(64, 4, 2, 32, 2)
+KEYS_BF16(64, 4, 1, 64, 2)
 KEYS_BF16(128, 8, 1, 64, 1)
 
 QUERIES_BF16(32, 4, 2, 32, 3)
-QUERIES_BF16(64, 4, 2, 32, 3)
-QUERIES_BF16(128, 4, 2, 32, 2)
+QUERIES_BF16(64, 4, 2, 64, 1)
+QUERIES_BF16(128, 4, 1, 64, 2)

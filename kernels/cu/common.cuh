@@ -167,13 +167,13 @@ __device__ __forceinline__ void sweep(Size count, Size head, Body body) {
 // ---- Groups of threads that work on one row ---------------------------------------------------------------------------
 //
 // The block of every row kernel follows from the width alone:
-//   group  = 32 · clamp(ceil(width / 512), 1, 16)    threads work on one row,
+//   group  = 32 · clamp(ceil(width / 512), 1, 8)    threads work on one row,
 //   groups = max(1, floor(192 / group))              rows are worked on at once by a block,
 //   block  = group · groups                          threads.
-// A thread holds up to 16 elements of its row in registers. Rows of more than 8192 elements are read again instead.
+// A thread holds up to 16 elements of its row in registers. Rows of more than 4096 elements are read again instead.
 
 constexpr int HELD_ELEMENTS = 16;
-constexpr int MOST_GROUP_THREADS = 512;
+constexpr int MOST_GROUP_THREADS = 256;
 constexpr int MOST_GROUP_WARPS = MOST_GROUP_THREADS / 32;
 constexpr unsigned EVERY_LANE = 0xffffffffu;
 

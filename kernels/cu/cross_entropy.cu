@@ -176,13 +176,13 @@ __device__ __forceinline__ void total_loss(const float* token_losses, float* los
 //
 // Block as common.cuh says (exactly). Any one-dimensional grid; best is ceil(rows / groups) blocks. No shared memory to
 // be given.
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_rows_f32(const float* logits, const unsigned* targets, float* token_losses, float*, float* dlogits,
                        Size rows, Size width, float scale) {
     loss_of(Loss<float>{logits, targets, token_losses, dlogits, rows, width, scale});
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_rows_bf16(const bf16* logits, const unsigned* targets, float* token_losses, float*, bf16* dlogits,
                         Size rows, Size width, float scale) {
     loss_of(Loss<bf16>{logits, targets, token_losses, dlogits, rows, width, scale});
@@ -203,13 +203,13 @@ cross_entropy_total_bf16(const bf16*, const unsigned*, const float* token_losses
 }
 
 // First stage of the losses alone; otherwise as `cross_entropy_rows`.
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_forward_rows_f32(const float* logits, const unsigned* targets, float* token_losses, float*, Size rows,
                                Size width, float scale) {
     loss_of(Loss<float>{logits, targets, token_losses, nullptr, rows, width, scale});
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_forward_rows_bf16(const bf16* logits, const unsigned* targets, float* token_losses, float*, Size rows,
                                 Size width, float scale) {
     loss_of(Loss<bf16>{logits, targets, token_losses, nullptr, rows, width, scale});
@@ -229,13 +229,13 @@ cross_entropy_forward_total_bf16(const bf16*, const unsigned*, const float* toke
 }
 
 // The gradient of the logits alone; otherwise as `cross_entropy_rows`.
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_backward_f32(const float* logits, const unsigned* targets, float* dlogits, Size rows, Size width,
                            float scale) {
     loss_of(Loss<float>{logits, targets, nullptr, dlogits, rows, width, scale});
 }
 
-extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS)
+extern "C" __global__ void __launch_bounds__(MOST_GROUP_THREADS, 1)
 cross_entropy_backward_bf16(const bf16* logits, const unsigned* targets, bf16* dlogits, Size rows, Size width,
                             float scale) {
     loss_of(Loss<bf16>{logits, targets, nullptr, dlogits, rows, width, scale});

@@ -247,7 +247,7 @@ embedding_backward_clear_bf16(const unsigned*, const bf16*, bf16* dtoken_table, 
 //
 // Block of 256 threads (exactly). Any two-dimensional grid; best is x = tokens (at least one), and
 // y = ceil(width / 1024) for f32 or ceil(width / 2048) for bf16. No shared memory to be given.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 embedding_backward_tokens_f32(const unsigned* ids, const float* dout, float* dtoken_table, float*, Size tokens,
                               Size vocabulary, Size, Size width, int accumulate) {
     backward_tokens(ids, dout, dtoken_table, tokens, vocabulary, width, accumulate);

@@ -56,10 +56,8 @@ pub(crate) enum Command {
     )]
     Doctor(DoctorArgs),
     /// Compile the GPU kernels, and tell what each takes; needs the compiler NVRTC, and no GPU
-    #[command(
-        after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_80\n\n\
-                      Exit codes: 0 every kernel compiles and none spills registers · 1 one does not · 2 bad input"
-    )]
+    #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_80\n\n\
+                      Exit codes: 0 every kernel compiles and none spills registers · 1 one does not · 2 bad input")]
     Kernels(KernelsArgs),
 }
 

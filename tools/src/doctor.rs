@@ -67,9 +67,8 @@ fn findings() -> Vec<Finding> {
     all.push(finding("NVRTC", nvrtc.map_err(|error| error.to_string())));
     let headers = header_folder().map(|folder| folder.display().to_string());
     all.push(finding("CUDA headers", headers.map_err(|error| error.to_string())));
-    let blas = cublaslt_version().map(|version| {
-        format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
-    });
+    let blas =
+        cublaslt_version().map(|version| format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100));
     all.push(finding("cuBLASLt", blas.map_err(|error| error.to_string())));
     let nccl = nccl_version().map(|(major, minor, patch)| format!("{major}.{minor}.{patch}"));
     all.push(finding(NCCL, nccl.map_err(|error| error.to_string())));
@@ -147,9 +146,13 @@ mod tests {
 
     #[test]
     fn the_table_says_what_is_missing() {
-        let findings = [finding("driver", Ok("13.0".into())), finding("NVRTC", Err("it is missing: install it".into()))];
+        let findings =
+            [finding("driver", Ok("13.0".into())), finding("NVRTC", Err("it is missing: install it".into()))];
         assert_eq!(table(&findings), "driver        ok      13.0\nNVRTC         missing it is missing: install it\n");
         let parsed: serde_json::Value = serde_json::from_str(&json(&findings)).unwrap();
-        assert_eq!((&parsed["ok"], &parsed["findings"][1]["told"]), (&false.into(), &"it is missing: install it".into()));
+        assert_eq!(
+            (&parsed["ok"], &parsed["findings"][1]["told"]),
+            (&false.into(), &"it is missing: install it".into())
+        );
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Failure {
     #[error("{source}, while training; the steps before are in {}", run.display())]
     Run {
         /// Why.
-        source: SessionError,
+        source: Box<SessionError>,
         /// The run folder.
         run: PathBuf,
     },
@@ -42,6 +42,16 @@ pub(crate) enum Failure {
     /// The kernels do not compile, or cannot be compiled.
     #[error("{0}")]
     Kernels(BuildError),
+    /// Kernels keep registers in memory.
+    #[error(
+        "{spilling} kernels spill registers on {arch}, see the lines that say so; give them fewer threads or less work"
+    )]
+    Spills {
+        /// How many.
+        spilling: usize,
+        /// The architecture.
+        arch: String,
+    },
     /// Something that a GPU needs is not there.
     #[error("{missing} of what a GPU needs {} missing, see the lines marked so", if *missing == 1 { "is" } else { "are" })]
     Missing {
@@ -114,7 +124,7 @@ pub(crate) enum InputError {
         ranks: u32,
     },
     /// There is no GPU, or something that it needs is missing.
-    #[error("{0}, --device cuda; see highwater doctor, or use --device sim")]
+    #[error("{0}, --device cuda; highwater doctor tells more")]
     NoGpu(String),
     /// NCCL without GPUs.
     #[error("NCCL needs GPUs, --group nccl with --device sim; give --device cuda, or leave --group out")]
@@ -209,6 +219,7 @@ impl Failure {
             | Failure::Print(_)
             | Failure::Kernels(_)
             | Failure::Missing { .. }
+            | Failure::Spills { .. }
             | Failure::Report(_)
             | Failure::LossNotFinite { .. } => NO,
         }

@@ -56,7 +56,9 @@ impl ProcessGroup for LocalGroup {
                 receive: Operand { range: receive, access: Access::Write },
                 body: Box::new(|parts, out| {
                     let out: &mut [f32] = out.as_mut_slice();
-                    for (part, place) in parts.iter().zip(out.chunks_exact_mut(out.len() / parts.len())) {
+                    // Empty shards have one place, of nothing.
+                    let shard = (out.len() / parts.len()).max(1);
+                    for (part, place) in parts.iter().zip(out.chunks_exact_mut(shard)) {
                         place.copy_from_slice(part.as_slice());
                     }
                 }),

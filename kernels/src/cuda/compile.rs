@@ -99,18 +99,13 @@ pub(crate) fn machine_code(module: Module, arch: &str) -> Result<Vec<u8>, BuildE
 /// Compiles every kernel for `arch`. Needs the compiler, and no GPU.
 ///
 /// # Errors
-/// What is missing, or the first file that does not compile, or kernel that spills.
+/// What is missing, or the first file that does not compile.
 pub fn compile_all(arch: &str) -> Result<Vec<CompiledEntry>, BuildError> {
     let mut all = Vec::new();
     for &module in Module::ALL {
         all.extend(compile(module, arch)?.1);
     }
-    match all.iter().find(|entry| entry.spill_bytes > 0) {
-        Some(CompiledEntry { file, entry, spill_bytes, .. }) => {
-            Err(BuildError::Spills { file, entry: entry.clone(), arch: arch.into(), bytes: *spill_bytes })
-        }
-        None => Ok(all),
-    }
+    Ok(all)
 }
 
 fn compile(module: Module, arch: &str) -> Result<(Vec<u8>, Vec<CompiledEntry>), BuildError> {
@@ -221,6 +216,8 @@ mod tests {
         for arch in ["sm_90", "sm_100"] {
             let entries = compile_all(arch).unwrap();
             assert!(entries.len() > 30 && entries.iter().all(|entry| entry.registers > 0), "{entries:?}");
+            let spilling: Vec<_> = entries.iter().filter(|entry| entry.spill_bytes > 0).collect();
+            assert!(spilling.is_empty(), "{arch}: {spilling:?}");
         }
     }
 }

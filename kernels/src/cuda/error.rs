@@ -33,18 +33,6 @@ pub enum BuildError {
         /// The compiler's words.
         log: String,
     },
-    /// A kernel that keeps registers in memory.
-    #[error("{entry} in {file} spills {bytes} bytes of registers on {arch}")]
-    Spills {
-        /// The file.
-        file: &'static str,
-        /// The kernel.
-        entry: String,
-        /// The architecture.
-        arch: String,
-        /// Bytes stored and loaded.
-        bytes: u64,
-    },
     /// What a library answered.
     #[error("{doing}: {answer}")]
     Library {

@@ -169,9 +169,39 @@ fn forward_launches<E: Element>(shape: AttentionShape) -> Program {
         }
         ElementType::Bf16 => {
             let width = shape.head_width;
+            let Tile { rows, columns, threads } = Tile::forward(width);
             let entry = format!("attention_forward_bf16_{width}");
-            let bytes = 2 * width * 128 + 8 * width * 64;
-            program.launch_exactly(Module::Attention, entry, blocks(shape, 128), 128, bytes)
+            let bytes = 2 * width * rows + 8 * width * columns;
+            program.launch_exactly(Module::Attention, entry, blocks(shape, rows), threads, bytes)
+        }
+    }
+}
+
+/// How a bf16 kernel cuts a head: the rows of a block, the columns that it looks at together, and its threads.
+struct Tile {
+    rows: usize,
+    columns: usize,
+    threads: u32,
+}
+
+impl Tile {
+    fn forward(width: usize) -> Self {
+        Tile { rows: if width == 128 { 64 } else { 128 }, columns: 64, threads: 128 }
+    }
+
+    fn keys(width: usize) -> Self {
+        match width {
+            32 => Tile { rows: 128, columns: 32, threads: 128 },
+            64 => Tile { rows: 64, columns: 64, threads: 128 },
+            _ => Tile { rows: 128, columns: 64, threads: 256 },
+        }
+    }
+
+    fn queries(width: usize) -> Self {
+        match width {
+            32 => Tile { rows: 128, columns: 32, threads: 128 },
+            64 => Tile { rows: 128, columns: 64, threads: 128 },
+            _ => Tile { rows: 64, columns: 64, threads: 128 },
         }
     }
 }
@@ -194,26 +224,15 @@ fn backward_launches<E: Element>(shape: AttentionShape) -> Program {
                 .launch_exactly(Module::Attention, "attention_backward_queries_f32", blocks, 256, bytes)
         }
         ElementType::Bf16 => {
-            let (columns, threads) = if width == 128 { (64, 256) } else { (32, 128) };
-            let keys_bytes = 4 * width * 128 + (8 * width + 16) * columns;
-            let queries_bytes = 4 * width * 128 + 8 * width * 32;
-            let blocks = blocks(shape, 128);
+            let entry = |stage: &str| format!("attention_backward_{stage}_bf16_{width}");
+            let (keys, queries) = (Tile::keys(width), Tile::queries(width));
+            let keys_bytes = 4 * width * keys.rows + (8 * width + 16) * keys.columns;
+            let queries_bytes = 4 * width * queries.rows + 8 * width * queries.columns;
+            let (of_keys, of_queries) = (blocks(shape, keys.rows), blocks(shape, queries.rows));
             program
                 .launch_exactly(Module::Attention, "attention_backward_delta_bf16", all_rows.div_ceil(64), 256, 0)
-                .launch_exactly(
-                    Module::Attention,
-                    format!("attention_backward_keys_bf16_{width}"),
-                    blocks,
-                    threads,
-                    keys_bytes,
-                )
-                .launch_exactly(
-                    Module::Attention,
-                    format!("attention_backward_queries_bf16_{width}"),
-                    blocks,
-                    128,
-                    queries_bytes,
-                )
+                .launch_exactly(Module::Attention, entry("keys"), of_keys, keys.threads, keys_bytes)
+                .launch_exactly(Module::Attention, entry("queries"), of_queries, queries.threads, queries_bytes)
         }
     }
 }

@@ -46,14 +46,14 @@ pub struct LayerNormBackward<'a, E = f32> {
 
 /// How threads share rows: the threads of a group, and the groups of a block.
 pub(super) fn row_groups(width: usize) -> (usize, usize) {
-    let group = 32 * width.div_ceil(512).clamp(1, 16);
+    let group = 32 * width.div_ceil(512).clamp(1, 8);
     (group, (192 / group).max(1))
 }
 
 /// Threads of a block.
 pub(super) fn row_block(width: usize) -> u32 {
     let (group, groups) = row_groups(width);
-    u32::try_from(group * groups).expect("at most 512 threads")
+    u32::try_from(group * groups).expect("at most 256 threads")
 }
 
 /// See [`host::layer_norm_forward`].

@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &TrainArgs) -> Result<(), Failure> {
     let folder = RunFolder::create(out.as_deref(), &start)?;
 
     let job = check::job(arguments, ranks, corpus.bytes.clone());
-    let stopped = |source| Failure::Run { source, run: folder.path().to_owned() };
+    let stopped = |source| Failure::Run { source: Box::new(source), run: folder.path().to_owned() };
     let plan = session::plan(&job).map_err(stopped)?;
     let quiet = arguments.json || !machine.tells();
     if !quiet {

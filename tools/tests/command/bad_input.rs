@@ -133,3 +133,38 @@ fn a_run_folder_that_cannot_be_made() {
     let line = format!("{reason}, {}; choose another folder with --out", here.join("runs").display());
     refused(scratch.path(), "train a.txt", &line);
 }
+
+#[test]
+fn groups_that_do_not_fit_the_device() {
+    let scratch = Scratch::new();
+    scratch.write("a.txt", &"text ".repeat(100));
+    let line = "NCCL needs GPUs, --group nccl with --device sim; give --device cuda, or leave --group out";
+    refused(scratch.path(), "train a.txt --group nccl", line);
+    refused(
+        scratch.path(),
+        "kernels --arch 90",
+        "\"90\" is no architecture, --arch; give sm_ and its number, like sm_90",
+    );
+}
+
+/// Says something only where there is no driver, as on the machines that most changes are tested on.
+#[test]
+fn without_a_driver_a_gpu_is_bad_input() {
+    if highwater::device::cuda::driver_version().is_ok() {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.write("a.txt", &"text ".repeat(100));
+    let line = "the CUDA driver (libcuda.so) is missing: install an NVIDIA driver of version 580 or later, \
+                or use the simulated device, --device cuda; highwater doctor tells more";
+    refused(scratch.path(), "train a.txt --device cuda", line);
+    refused(scratch.path(), "train a.txt --device cuda --group nccl", line);
+    let ended = highwater(scratch.path(), "doctor");
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+    assert!(
+        ended.stdout.lines().next().is_some_and(|line| line.starts_with("driver        missing ")),
+        "{}",
+        ended.stdout
+    );
+    assert_eq!(ended.stderr.lines().count(), 1);
+}

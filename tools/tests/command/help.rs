@@ -24,7 +24,6 @@ fn help_of_train_names_every_option_with_its_default() {
     let text = ended.stdout;
     let (options, examples) = text.split_once("Examples:\n").expect("it has examples");
     for (option, default) in [
-        ("--ranks", "4"),
         ("--layers", "3"),
         ("--width", "96"),
         ("--heads", "4"),
@@ -35,12 +34,13 @@ fn help_of_train_names_every_option_with_its_default() {
         ("--lr", "0.002"),
         ("--seed", "1"),
         ("--device", "sim"),
+        ("--group", "local"),
     ] {
         let (_, after) = options.split_once(&format!("      {option} <")).unwrap_or_else(|| panic!("no {option}"));
         let (_, after) = after.split_once("[default: ").unwrap_or_else(|| panic!("{option} has no default"));
         assert!(after.starts_with(&format!("{default}]")), "{option}: {after}");
     }
-    for option in ["[FILES]...", "--out <DIR>", "--json", "--no-attention"] {
+    for option in ["[FILES]...", "--ranks <N>", "--out <DIR>", "--json", "--no-attention"] {
         assert!(options.contains(option), "no {option}");
     }
     for file in ["metrics.jsonl", "timeline.json", "snapshot.pickle"] {
@@ -55,7 +55,9 @@ fn words_that_make_no_sense_end_with_2() {
     for (words, named) in [
         ("trian", "trian"),
         ("train --rank 4", "--rank"),
-        ("train --device cuda", "cuda"),
+        ("train --device tpu", "tpu"),
+        ("train --group mpi", "mpi"),
+        ("doctor now", "now"),
         ("train --ranks four", "four"),
         ("train --steps 1.5", "1.5"),
         ("train --ranks -1", "-1"),

@@ -54,7 +54,9 @@ fn the_object_has_these_keys_and_true_numbers() {
         "peak_live_bytes",
         "peak_reserved_bytes",
         "host_syncs_per_step",
+        "late_driver_memory_calls",
         "exposed_comm_fraction",
+        "step_ns",
         "parameters_digest",
         "run_dir",
     ];

@@ -47,7 +47,8 @@ pub(super) fn train_threads(
             })
             .collect();
         drop(reports);
-        let ranks: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().expect("ranks do not panic")).collect();
+        let ranks: Vec<_> =
+            threads.into_iter().filter_map(|thread| thread.join().expect("ranks do not panic")).collect();
         (ranks, teller.join().expect("telling does not panic"))
     });
     match first_failure.into_inner().expect("nobody panics") {
@@ -140,10 +141,8 @@ fn finish<G: Group>(
     let exposed_comm_fraction = exposed_fraction(&measured, first, plan);
     let step_ns = median_step_ns(&told.seen_ns);
     let predicted = aligned(simulated::predict(job, plan)?.timeline, &measured, job.steps);
-    let timeline = vec![
-        Track { label: "measured", operations: measured },
-        Track { label: "predicted", operations: predicted },
-    ];
+    let timeline =
+        vec![Track { label: "measured", operations: measured }, Track { label: "predicted", operations: predicted }];
     outcome(job, plan, &ranks, told, Times { clock: Clock::Measured, exposed_comm_fraction, step_ns, timeline })
 }
 

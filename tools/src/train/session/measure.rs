@@ -35,36 +35,33 @@ pub(super) fn windows(timeline: Vec<Executed>, steps: u64) -> Vec<Executed> {
     timeline.into_iter().filter(inside).collect()
 }
 
-/// The part of the time of collectives in which the rank computes nothing, over all steps but the first
-/// [`TIMELINE_STEPS`], in which memory is still mapped; over all if there are no others.
+/// The time for which computation stands still because of collectives, as a part of their own time: over all steps but
+/// the first [`TIMELINE_STEPS`], in which memory is still mapped; over all if there are no others.
+///
+/// A computation that waits for collectives stands still from when it could have begun (it was submitted, and the one
+/// before it had ended) until the last of them ends.
 pub(super) fn exposed_fraction(timeline: &[Executed], rank: u32, plan: &Plan) -> f64 {
-    let late = |executed: &&Executed| step_of(executed).is_some_and(|step| step >= TIMELINE_STEPS);
-    let any_late = timeline.iter().any(|executed| late(&executed));
+    let late = |executed: &Executed| step_of(executed).is_some_and(|step| step >= TIMELINE_STEPS);
+    let any_late = timeline.iter().any(late);
     let of_lane = |lane: Lane| {
-        let chosen = timeline.iter().filter(move |executed| {
-            executed.device == rank && (late(executed) || !any_late) && lane_of(executed, plan) == Some(lane)
-        });
-        let mut intervals: Vec<(u64, u64)> = chosen.map(|executed| (executed.start_ns, executed.end_ns)).collect();
-        intervals.sort_unstable();
-        intervals
+        let chosen = |executed: &&Executed| executed.device == rank && lane_of(executed, plan) == Some(lane);
+        let mut operations: Vec<&Executed> = timeline.iter().filter(chosen).collect();
+        operations.sort_by_key(|executed| executed.id);
+        operations
     };
+    let counts = |executed: &Executed| late(executed) || !any_late;
     let (communication, compute) = (of_lane(Lane::Communication), of_lane(Lane::Compute));
-    let total: u64 = communication.iter().map(|(start, end)| end - start).sum();
-    let hidden: u64 = communication.iter().map(|&interval| covered(interval, &compute)).sum();
-    if total == 0 { 0.0 } else { (total - hidden) as f64 / total as f64 }
-}
-
-/// How much of an interval others cover, which are in order of their starts.
-fn covered((start, end): (u64, u64), others: &[(u64, u64)]) -> u64 {
-    let (mut sum, mut reached) = (0, start);
-    for &(from, to) in others {
-        let (from, to) = (from.max(reached), to.min(end));
-        if from < to {
-            sum += to - from;
-            reached = to;
+    let total: u64 = communication.iter().filter(|e| counts(e)).map(|e| e.end_ns - e.start_ns).sum();
+    let (mut exposed, mut before_ns) = (0, 0);
+    for executed in compute {
+        let collective = |id: &u64| communication.binary_search_by_key(id, |e| e.id).ok();
+        let ends = executed.waited.iter().filter_map(collective).map(|index| communication[index].end_ns);
+        if let Some(end_ns) = ends.max().filter(|_| counts(executed)) {
+            exposed += end_ns.saturating_sub(before_ns.max(executed.submitted_ns));
         }
+        before_ns = executed.end_ns;
     }
-    sum
+    if total == 0 { 0.0 } else { exposed as f64 / total as f64 }
 }
 
 /// The median time from one moment to the next, but for the first few; 0 where there are not two.
@@ -79,12 +76,52 @@ pub(super) fn median_step_ns(seen_ns: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
+    use std::sync::Arc;
+
+    use highwater::device::{ExecutedKind, StreamId};
+    use highwater_fsdp::plan::{PlanSpec, UnitSpec};
+
+    /// A plan of two units, and its first operation of each lane.
+    fn plan() -> (Plan, u64, u64) {
+        let plan = Plan::new(&PlanSpec::new(vec![UnitSpec::new("a", 512), UnitSpec::new("b", 512)], 1)).unwrap();
+        let first = |lane| plan.ops().iter().position(|op| op.lane() == lane).unwrap() as u64;
+        let (communication, compute) = (first(Lane::Communication), first(Lane::Compute));
+        (plan, communication, compute)
+    }
+
+    fn ran(id: u64, op: u64, submitted_ns: u64, times_ns: (u64, u64), waited: &[u64]) -> Executed {
+        Executed {
+            id,
+            device: 0,
+            stream: StreamId(op),
+            stream_name: Arc::from("lane"),
+            name: "operation".into(),
+            tag: (TIMELINE_STEPS + 1) << 32 | op,
+            submitted_ns,
+            start_ns: times_ns.0,
+            end_ns: times_ns.1,
+            kind: ExecutedKind::Kernel,
+            operands: Vec::new(),
+            waited: waited.to_vec(),
+        }
+    }
+
     #[test]
-    fn what_is_covered_twice_counts_once() {
-        assert_eq!(covered((10, 20), &[(0, 12), (11, 13), (15, 16), (19, 30)]), 3 + 1 + 1);
-        assert_eq!(covered((10, 20), &[]), 0);
-        assert_eq!(covered((10, 20), &[(0, 50), (5, 60)]), 10);
-        assert_eq!(covered((10, 20), &[(20, 30), (0, 10)]), 0);
+    fn a_collective_is_exposed_while_a_computation_could_run_but_for_it() {
+        let (plan, gather, forward) = plan();
+        let exposed = |operations: &[Executed]| exposed_fraction(operations, 0, &plan);
+        let collective = ran(0, gather, 0, (0, 100), &[]);
+        let waiting = |submitted| ran(2, forward, submitted, (100, 150), &[0]);
+        assert_eq!(exposed(&[collective.clone(), waiting(10)]), 0.9, "from the submission on");
+        assert_eq!(
+            exposed(&[collective.clone(), ran(1, forward, 0, (0, 60), &[]), waiting(10)]),
+            0.4,
+            "from the end before"
+        );
+        assert_eq!(exposed(&[collective.clone(), waiting(500)]), 0.0, "the host came later");
+        assert_eq!(exposed(&[collective.clone(), ran(2, forward, 10, (100, 150), &[])]), 0.0, "nobody waits");
+        assert_eq!(exposed(&[waiting(0)]), 0.0, "there is no communication");
+        assert_eq!(exposed_fraction(&[collective, waiting(10)], 1, &plan), 0.0, "another rank's");
     }
 
     #[test]

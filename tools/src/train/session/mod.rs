@@ -84,8 +84,8 @@ pub(crate) struct Outcome {
     pub(crate) late_driver_memory_calls: u64,
     /// The clock of the two below, and of the timeline.
     pub(crate) clock: Clock,
-    /// Virtual: (step − step with communication taking no time) ÷ communication alone. Measured: the part of the time
-    /// of collectives in which no computation ran.
+    /// Virtual: (step − step with communication taking no time) ÷ communication alone. Measured: the time for
+    /// which computation stands still because of collectives ÷ the time of collectives.
     pub(crate) exposed_comm_fraction: f64,
     /// A step's time, ns.
     pub(crate) step_ns: u64,
@@ -200,7 +200,9 @@ fn outcome<G: rank::Group>(
 ) -> Result<Outcome, SessionError> {
     let digests: Vec<u64> = ranks.iter().map(|rank| rank.parameters_digest).collect();
     if digests.iter().any(|&digest| digest != digests[0]) {
-        return Err(SessionError::Diverged(digests.iter().map(|digest| format!("{digest:016x}")).collect::<Vec<_>>().join(", ")));
+        return Err(SessionError::Diverged(
+            digests.iter().map(|digest| format!("{digest:016x}")).collect::<Vec<_>>().join(", "),
+        ));
     }
     let host_syncs: u64 = ranks.iter().map(|rank| rank.host_syncs).sum();
     let mut snapshot = Snapshot::new();

@@ -144,11 +144,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn new<G: Group>(
-        allocator: &Allocator,
-        runner: &Runner<Transformer, G>,
-        job: &Job,
-    ) -> Result<Self, ModelError> {
+    fn new<G: Group>(allocator: &Allocator, runner: &Runner<Transformer, G>, job: &Job) -> Result<Self, ModelError> {
         let elements = job.rounds() * job.ranks as usize;
         let turn = || Arc::new(allocator.pinned(elements));
         Ok(Gathering { all: runner.communication().alloc(elements)?, turns: [turn(), turn()] })

@@ -40,10 +40,7 @@ impl<'a> Run<'a> {
         Run { crew: Crew::new(job, plan, steps), cluster: SimCluster::new(job.ranks, config) }
     }
 
-    fn go(
-        &self,
-        seen: &mut (dyn FnMut(&StepSeen) + Send),
-    ) -> Result<(Vec<Finished<LocalGroup>>, Told), SessionError> {
+    fn go(&self, seen: &mut (dyn FnMut(&StepSeen) + Send)) -> Result<(Vec<Finished<LocalGroup>>, Told), SessionError> {
         let (reports, arriving) = channel();
         let ranks = self.crew.job.ranks;
         // The first failure is the cause; what other ranks see is mostly that nothing moves any more.
