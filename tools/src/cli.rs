@@ -59,6 +59,35 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_80\n\n\
                       Exit codes: 0 every kernel compiles and none spills registers · 1 one does not · 2 bad input")]
     Kernels(KernelsArgs),
+    /// Measure speed
+    Bench(BenchArgs),
+}
+
+/// Options of `highwater bench`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub(crate) what: BenchWhat,
+}
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchWhat {
+    /// The kernels on GPU 0, at the sizes of a transformer with 8 × 1024 tokens and width 1536
+    #[command(
+        after_help = "Examples:\n  highwater bench kernels\n  highwater bench kernels --json > kernels.jsonl\n\n\
+                      Exit codes: 0 it ran · 1 it failed on the way · 2 bad input, or no GPU"
+    )]
+    Kernels(BenchKernelsArgs),
+}
+
+/// Options of `highwater bench kernels`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchKernelsArgs {
+    /// Print one JSON object a kernel
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What trains.

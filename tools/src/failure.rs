@@ -42,6 +42,9 @@ pub(crate) enum Failure {
     /// The kernels do not compile, or cannot be compiled.
     #[error("{0}")]
     Kernels(BuildError),
+    /// A measurement failed.
+    #[error("{0}, measuring")]
+    Bench(Box<dyn std::error::Error + Send + Sync>),
     /// Kernels keep registers in memory.
     #[error(
         "{spilling} kernels spill registers on {arch}, see the lines that say so; give them fewer threads or less work"
@@ -203,6 +206,11 @@ impl Failure {
         Failure::Write { path: path.to_owned(), reason: reason.to_string() }
     }
 
+    /// A measurement failed.
+    pub(crate) fn bench(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Failure::Bench(source.into())
+    }
+
     /// What to tell, on one line.
     pub(crate) fn line(&self) -> String {
         let text = self.to_string();
@@ -220,6 +228,7 @@ impl Failure {
             | Failure::Kernels(_)
             | Failure::Missing { .. }
             | Failure::Spills { .. }
+            | Failure::Bench(_)
             | Failure::Report(_)
             | Failure::LossNotFinite { .. } => NO,
         }

@@ -8,6 +8,7 @@
 //!
 //! Results go to stdout, all else to stderr. A reader that closes either of them early is no error.
 
+mod bench;
 mod cli;
 mod doctor;
 mod failure;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Kernels(arguments) => kernels::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
     };
     done.map_or_else(|failure| failure.tell(), |()| ExitCode::SUCCESS)
 }
