@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 
 use crate::capture::GraphPool;
 use crate::error::AllocError;
+#[cfg(feature = "cuda")]
+use crate::fence::Point;
 use crate::shared::Shared;
 use crate::slot::Slot;
 use crate::stream::Stream;
@@ -20,6 +22,9 @@ pub(crate) struct Allocation {
     placement: Option<Placement>,
     bytes: u64,
     uses: Mutex<Uses>,
+    /// Ends of uses by streams that the allocator does not know.
+    #[cfg(feature = "cuda")]
+    pub(crate) outside: crate::cuda::Events,
     /// Whether somebody outside knows the address: exact ends of uses are not believed then.
     escaped: AtomicBool,
     /// The graph that the memory belongs to, when it was allocated inside a capture.
@@ -40,6 +45,8 @@ impl Allocation {
             placement,
             bytes,
             uses: Mutex::new(Uses::default()),
+            #[cfg(feature = "cuda")]
+            outside: crate::cuda::Events::default(),
             escaped: AtomicBool::new(false),
             graph,
             context,
@@ -61,29 +68,61 @@ impl Allocation {
         self.placement.map_or(Position(0), |placed| placed.since)
     }
 
+    /// Whether that position is over: any stream may touch the memory.
+    pub(crate) fn is_settled(&self) -> bool {
+        let since = self.since();
+        since == Position(0) || self.owner.slot().clock.completed() >= since
+    }
+
     /// Somebody outside gets to know the address.
     pub(crate) fn escape(&self) {
         self.escaped.store(true, Ordering::Release);
     }
 
-    /// Notes a use by a stream; the owner's own uses need no note.
+    /// What is believed of the end of a use.
+    fn believed(&self, until: Until) -> Until {
+        if self.escaped.load(Ordering::Acquire) { Until::Free } else { until }
+    }
+
+    /// Whether uses by a stream need a note; the owner's own do not.
+    fn counts(&self, user: &Slot) -> bool {
+        self.placement.is_some() && user.index != self.owner.slot().index
+    }
+
+    /// Notes a use by a stream.
     pub(crate) fn note_use(&self, user: &Slot, until: Until, context: Context) {
-        if self.placement.is_none() || user.index == self.owner.slot().index {
-            return;
+        if self.counts(user) {
+            let until = self.believed(until);
+            let exact = matches!(until, Until::Position(_));
+            self.add_use(user, exact, context, |uses| uses.note(user.index, until));
         }
-        let until = if self.escaped.load(Ordering::Acquire) { Until::Free } else { until };
+    }
+
+    /// A use by a stream begins: it lasts until the free unless it is closed.
+    pub(crate) fn open_use(&self, user: &Slot, context: Context) {
+        if self.counts(user) {
+            self.add_use(user, true, context, |uses| uses.open(user.index));
+        }
+    }
+
+    /// A use that was opened is over in the order of submission: everything that belongs to it was submitted before this
+    /// call.
+    pub(crate) fn close_use(&self, user: &Slot) {
+        if self.counts(user) {
+            let until = self.believed(Until::Position(user.clock.mark()));
+            self.uses.lock().close(user.index, until);
+        }
+    }
+
+    fn add_use(&self, user: &Slot, exact: bool, context: Context, add: impl FnOnce(&mut Uses)) {
         let first = {
             let mut uses = self.uses.lock();
-            let known = uses.iter().any(|(stream, _)| stream == user.index);
-            uses.note(user.index, until);
+            let known = uses.knows(user.index);
+            add(&mut uses);
             !known
         };
         if first {
-            let action = Action::StreamUse {
-                address: self.address(),
-                stream: u64::from(user.index.0),
-                exact: matches!(until, Until::Position(_)),
-            };
+            let action = Action::StreamUse { address: self.address(), stream: u64::from(user.index.0), exact };
             let time_ns = self.owner.shared().device.now_ns();
             self.owner.slot().station.enter().note(time_ns, action, context);
         }
@@ -98,6 +137,8 @@ impl Drop for Allocation {
             placement,
             bytes: self.bytes,
             uses: std::mem::take(self.uses.get_mut()),
+            #[cfg(feature = "cuda")]
+            outside: self.outside.take(),
             // A drop has no caller's line: the line that allocated, in the span that frees.
             context: Context { span: SpanPath::current(), ..self.context },
         };
@@ -115,6 +156,8 @@ pub(crate) struct Leftover {
     /// Length as asked for.
     bytes: u64,
     uses: Uses,
+    #[cfg(feature = "cuda")]
+    outside: Vec<cudarc::driver::CudaEvent>,
     context: Context,
 }
 
@@ -123,9 +166,15 @@ impl Leftover {
     pub(crate) fn give_back(self) {
         let shared: &Shared = self.owner.shared();
         if shared.process.is_forked() {
+            #[cfg(feature = "cuda")]
+            std::mem::forget(self.outside);
             return;
         }
+        #[cfg(feature = "cuda")]
+        let outside = self.outside.into_iter().map(|event| shared.await_outside(Point::Event(event))).collect();
+        #[cfg(not(feature = "cuda"))]
+        let outside = Vec::new();
         shared.ledger.died(self.bytes);
-        shared.give_back(self.owner.slot(), self.placement.block, &self.uses, self.context);
+        shared.give_back(self.owner.slot(), self.placement.block, &self.uses, outside, self.context);
     }
 }

@@ -155,6 +155,12 @@ impl<'a, T: Pod> View<'a, T> {
 }
 
 impl<T> View<'_, T> {
+    /// The stream that the buffer was allocated on.
+    #[must_use]
+    pub fn stream(&self) -> &Stream {
+        &self.allocation.owner
+    }
+
     /// The bytes.
     pub(crate) fn byte_range(&self) -> ByteRange {
         let element = size_of::<T>() as u64;

@@ -93,6 +93,26 @@ pub enum StreamError {
         /// The stream that is named.
         stream: String,
     },
+    /// Something of a GPU was asked for where the device is none.
+    #[error("{doing} takes a GPU, and the device is {device:?}: open a `CudaDevice`")]
+    NotCuda {
+        /// What was asked for.
+        doing: String,
+        /// The name of the device.
+        device: String,
+    },
+    /// A stream of another context of the driver.
+    #[error("stream {stream:?} belongs to another context than the device: open the device with `with_context`")]
+    OtherContext {
+        /// The stream.
+        stream: String,
+    },
+    /// The per-thread default stream, which is another stream in each thread.
+    #[error("stream {stream:?} is the per-thread default stream, another one in each thread: make a stream for it")]
+    PerThreadStream {
+        /// The stream.
+        stream: String,
+    },
     /// Things of two allocators do not mix.
     #[error("{what} belongs to another allocator")]
     OtherAllocator {

@@ -5,37 +5,84 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use highwater_core::Stamp;
-use highwater_device::{Device, FenceHandle, Waited};
+use highwater_device::{Device, DeviceResult, FenceHandle, Waited};
 
 use crate::StreamError;
 use crate::error::Doing;
 use crate::shared::{Process, Shared};
 
+/// What is asked whether a point has been passed.
+pub(crate) enum Point {
+    /// A fence of the device.
+    Fence(FenceHandle),
+    /// An event that cudarc recorded on a stream that the device does not know.
+    #[cfg(feature = "cuda")]
+    Event(cudarc::driver::CudaEvent),
+}
+
 /// A recorded fence of the driver, with what it proves. Given back when nobody refers to it any more.
 pub(crate) struct Recorded {
     process: Process,
     device: Arc<dyn Device>,
-    pub(crate) handle: FenceHandle,
+    /// `None` only while it is dropped.
+    point: Option<Point>,
     pub(crate) stamp: Stamp,
 }
 
 impl Recorded {
-    pub(crate) fn new(device: Arc<dyn Device>, handle: FenceHandle, stamp: Stamp) -> Self {
-        Recorded { process: Process::current(), device, handle, stamp }
+    pub(crate) fn new(device: Arc<dyn Device>, point: Point, stamp: Stamp) -> Self {
+        Recorded { process: Process::current(), device, point: Some(point), stamp }
+    }
+
+    fn point(&self) -> &Point {
+        self.point.as_ref().expect("taken only by the drop")
+    }
+
+    /// The device's fence.
+    ///
+    /// # Panics
+    /// For an event of a stream that the device does not know: no stream is ever made to wait for one.
+    pub(crate) fn handle(&self) -> FenceHandle {
+        match self.point() {
+            Point::Fence(handle) => *handle,
+            #[cfg(feature = "cuda")]
+            Point::Event(_) => panic!("only fences of the device are waited for by streams"),
+        }
+    }
+
+    /// Whether it is complete.
+    pub(crate) fn query(&self) -> DeviceResult<bool> {
+        match self.point() {
+            Point::Fence(handle) => self.device.query(*handle),
+            #[cfg(feature = "cuda")]
+            Point::Event(event) => crate::cuda::is_complete(event),
+        }
+    }
+
+    /// Blocks the host until it is complete, or `timeout_ns` is over.
+    pub(crate) fn synchronize(&self, timeout_ns: u64) -> DeviceResult<Waited> {
+        match self.point() {
+            Point::Fence(handle) => self.device.synchronize(*handle, Some(timeout_ns)),
+            #[cfg(feature = "cuda")]
+            Point::Event(event) => crate::cuda::wait_for(event, timeout_ns),
+        }
     }
 }
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        if !self.process.is_forked() {
-            self.device.release_fence(self.handle);
+        let point = self.point.take();
+        if self.process.is_forked() {
+            std::mem::forget(point);
+        } else if let Some(Point::Fence(handle)) = point {
+            self.device.release_fence(handle);
         }
     }
 }
 
 impl fmt::Debug for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorded").field("handle", &self.handle).field("stamp", &self.stamp).finish()
+        f.debug_struct("Recorded").field("stamp", &self.stamp).finish()
     }
 }
 
@@ -75,7 +122,7 @@ impl Fence {
     /// When one of the two is not complete, or the device fails.
     pub fn elapsed_ns_since(&self, start: &Fence) -> Result<u64, StreamError> {
         let device = &self.shared.device;
-        device.elapsed_ns(start.recorded.handle, self.recorded.handle).doing(|| "measuring between fences".into())
+        device.elapsed_ns(start.recorded.handle(), self.recorded.handle()).doing(|| "measuring between fences".into())
     }
 }
 

@@ -8,7 +8,7 @@ use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, Uses, Wait};
 use highwater_device::{DeviceResult, Waited};
 use highwater_history::{Action, Context};
 
-use crate::fence::Recorded;
+use crate::fence::{Point, Recorded};
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::shared::{Gate, Shared, count};
 use crate::slot::{Driver, Slot};
@@ -26,7 +26,7 @@ impl Shared {
         let stamp = slot.clock.stamp();
         let handle = self.device.record(driver.id)?;
         count(&self.counts.fences_recorded);
-        let recorded = Arc::new(Recorded::new(self.device.clone(), handle, stamp));
+        let recorded = Arc::new(Recorded::new(self.device.clone(), Point::Fence(handle), stamp));
         slot.clock.recorded(&recorded.stamp, recorded.clone());
         Ok(recorded)
     }
@@ -54,7 +54,7 @@ impl Shared {
 
     /// Asks one fence.
     pub(crate) fn ask(&self, _gate: &Gate<'_>, recorded: &Recorded) -> DeviceResult<bool> {
-        let complete = self.device.query(recorded.handle)?;
+        let complete = recorded.query()?;
         if complete {
             self.completed(recorded);
         }
@@ -64,7 +64,7 @@ impl Shared {
     /// Blocks the host for one fence.
     pub(crate) fn wait_for(&self, _gate: &Gate<'_>, recorded: &Recorded, timeout: Duration) -> DeviceResult<Waited> {
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let waited = self.device.synchronize(recorded.handle, Some(timeout_ns))?;
+        let waited = recorded.synchronize(timeout_ns)?;
         if waited == Waited::Complete {
             self.completed(recorded);
         }
@@ -109,15 +109,14 @@ impl Shared {
         }
     }
 
-    /// Gives a block back to its heap, with what has to be passed first.
-    pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, context: Context) {
+    /// Gives a block back to its heap, with what has to be passed first: the ends of `uses`, and `outside`.
+    pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, outside: Vec<Wait>, context: Context) {
         count(&self.counts.frees);
         let gate = self.gate();
-        let waits = uses.iter().filter_map(|(stream, until)| {
-            let slot = self.slot(stream);
-            let wait = Wait { stream, position: slot.end_of_use(until) };
-            let over = self.satisfied(owner, wait) != Satisfied::No || self.is_over_now(gate.as_ref(), &slot, wait);
-            (!over).then_some(wait)
+        let ends = uses.iter().map(|(stream, until)| Wait { stream, position: self.slot(stream).end_of_use(until) });
+        let waits = ends.chain(outside).filter(|&wait| {
+            let slot = self.slot(wait.stream);
+            self.satisfied(owner, wait) == Satisfied::No && !self.is_over_now(gate.as_ref(), &slot, wait)
         });
         let waits: Vec<Wait> = waits.collect();
         // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.

@@ -1,6 +1,7 @@
 //! What all parts of one allocator share.
 //!
-//! Order of locks: a callback's → a heap's station → the list of slots, a slot's driver, its clock. While a station is
+//! Order of locks: a callback's → a heap's station → the list of slots, a slot's driver, its clock; the registry of
+//! streams → the idle places → a slot's driver. While a station is
 //! held, another one is only ever tried. Device calls that touch fences need the [`Gate`].
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::Settings;
 use crate::allocation::Allocation;
 use crate::pages::Stray;
+use crate::registry::Registry;
 use crate::slot::{Driver, Slot};
 
 /// A pressure callback: gets the bytes that are needed.
@@ -48,9 +50,13 @@ pub(crate) struct Shared {
     pub(crate) callbacks: Mutex<Vec<(u64, Callback)>>,
     pub(crate) strays: Mutex<Vec<Stray>>,
     pub(crate) raw: DashMap<u64, Allocation>,
+    pub(crate) registry: Mutex<Registry>,
     slots: RwLock<Vec<Arc<Slot>>>,
     /// Places whose stream is gone, the longest ago first.
     pub(crate) idle: Mutex<Vec<Arc<Slot>>>,
+    /// Places of work of streams that are not known; see [`crate::cuda`].
+    #[cfg(feature = "cuda")]
+    pub(crate) outside: Mutex<Vec<Arc<Slot>>>,
     /// Held exclusively only while a capture begins.
     pub(crate) captures: RwLock<()>,
 }
@@ -66,8 +72,11 @@ impl Shared {
             callbacks: Mutex::new(Vec::new()),
             strays: Mutex::new(Vec::new()),
             raw: DashMap::new(),
+            registry: Mutex::new(Registry::default()),
             slots: RwLock::new(Vec::new()),
             idle: Mutex::new(Vec::new()),
+            #[cfg(feature = "cuda")]
+            outside: Mutex::new(Vec::new()),
             captures: RwLock::new(()),
         }
     }
@@ -89,10 +98,15 @@ impl Shared {
 
     /// A new place for a stream.
     pub(crate) fn add_slot(&self, driver: Driver) -> Arc<Slot> {
+        self.add_place(driver.name.clone(), Some(driver))
+    }
+
+    /// A new place, of a stream or of none.
+    pub(crate) fn add_place(&self, name: Arc<str>, driver: Option<Driver>) -> Arc<Slot> {
         let mut slots = self.slots.write();
         let index = StreamIndex(u32::try_from(slots.len()).expect("fewer than 2^32 streams at once"));
         let granularity = self.device.properties().granularity_bytes;
-        let slot = Arc::new(Slot::new(index, driver, granularity, self.settings.history_bytes()));
+        let slot = Arc::new(Slot::new(index, name, driver, granularity, self.settings.history_bytes()));
         slots.push(slot.clone());
         slot
     }

@@ -36,13 +36,20 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    pub(crate) fn new(index: StreamIndex, driver: Driver, granularity: u64, history_bytes: usize) -> Self {
+    /// Without a driver it is a place for work of streams that the allocator does not know.
+    pub(crate) fn new(
+        index: StreamIndex,
+        name: Arc<str>,
+        driver: Option<Driver>,
+        granularity: u64,
+        history_bytes: usize,
+    ) -> Self {
         Slot {
             index,
             clock: Clock::new(index),
             station: Station::new(HeapState::new(index, granularity, history_bytes)),
-            name: Mutex::new(driver.name.clone()),
-            driver: RwLock::new(Some(driver)),
+            name: Mutex::new(name),
+            driver: RwLock::new(driver),
             graph: Mutex::new(None),
         }
     }
@@ -60,6 +67,12 @@ impl Slot {
     pub(crate) fn mark(&self) -> Position {
         let driver = self.driver.read();
         if driver.is_some() { self.clock.mark() } else { self.clock.now() }
+    }
+
+    /// The place of `driver` from now on.
+    pub(crate) fn take(&self, driver: &Driver) {
+        *self.name.lock() = driver.name.clone();
+        *self.driver.write() = Some(driver.clone());
     }
 
     /// The name for people.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
-use highwater_core::Position;
 use highwater_device::{Device, DeviceResult, StreamId};
 use highwater_history::{Action, Context};
 
@@ -23,34 +22,37 @@ pub struct Stream {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
-    slot: Arc<Slot>,
-    driver: Driver,
+pub(crate) struct Inner {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) driver: Driver,
     /// Whether the driver's stream goes away with this.
-    owned: bool,
+    pub(crate) owned: bool,
     tag: AtomicU64,
+    /// The stream for cudarc, once somebody has asked for it.
+    #[cfg(feature = "cuda")]
+    pub(crate) cuda: std::sync::OnceLock<Arc<cudarc::driver::CudaStream>>,
 }
 
 impl Stream {
-    /// The device's default stream.
-    pub(crate) fn default_of(shared: &Arc<Shared>) -> Self {
-        let driver = Driver { id: shared.device.default_stream(), name: "default".into() };
-        let slot = shared.add_slot(driver.clone());
-        Stream { inner: Arc::new(Inner { shared: shared.clone(), slot, driver, owned: false, tag: AtomicU64::new(0) }) }
+    pub(crate) fn new(shared: &Arc<Shared>, slot: Arc<Slot>, driver: Driver, owned: bool) -> Self {
+        Self::from_inner(Arc::new(Inner {
+            shared: shared.clone(),
+            slot,
+            driver,
+            owned,
+            tag: AtomicU64::new(0),
+            #[cfg(feature = "cuda")]
+            cuda: std::sync::OnceLock::new(),
+        }))
     }
 
-    /// A new stream, in an idle place whose former work is complete, or in a new one.
-    pub(crate) fn create(shared: &Arc<Shared>, name: &str) -> Result<Self, StreamError> {
-        let id = shared.device.create_stream(name).doing(|| format!("creating stream {name:?}"))?;
-        let driver = Driver { id, name: name.into() };
-        let slot = match shared.gate().and_then(|gate| shared.adopt(&gate, &driver)) {
-            Some(slot) => slot,
-            None => shared.add_slot(driver.clone()),
-        };
-        Ok(Stream {
-            inner: Arc::new(Inner { shared: shared.clone(), slot, driver, owned: true, tag: AtomicU64::new(0) }),
-        })
+    pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
+        Stream { inner }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -132,7 +134,7 @@ impl Stream {
     }
 
     fn wait_recorded(&self, _gate: &Gate<'_>, recorded: &Recorded) -> DeviceResult<()> {
-        self.shared().device.wait(self.id(), recorded.handle)?;
+        self.shared().device.wait(self.id(), recorded.handle())?;
         // Published after the wait is in the queue: whoever reads it submits behind the wait.
         self.slot().clock.waited(&recorded.stamp);
         Ok(())
@@ -150,8 +152,7 @@ impl Stream {
     /// before it was given out: nothing to do on its own stream, or when it is proven.
     pub(crate) fn come_after(&self, allocation: &Allocation, context: Context) -> Result<(), StreamError> {
         let (owner, since) = (allocation.owner.slot(), allocation.since());
-        let clock = &self.slot().clock;
-        if clock.is_after(owner.index, since) || owner.clock.completed() >= since || since == Position(0) {
+        if allocation.is_settled() || self.slot().clock.is_after(owner.index, since) {
             return Ok(());
         }
         let doing = || format!("ordering {:?} after {:?}", self.name(), owner.name());
@@ -178,51 +179,5 @@ impl Eq for Stream {}
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Stream").field(&self.name()).finish()
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if !self.owned || self.shared.process.is_forked() {
-            return;
-        }
-        if let Some(gate) = self.shared.gate() {
-            self.shared.close(&gate, &self.slot);
-        }
-        self.shared.idle.lock().push(self.slot.clone());
-    }
-}
-
-impl Shared {
-    /// Records the last fence of a stream that nobody holds any more, and destroys it. On failure the place stays open:
-    /// it is tried again when somebody looks for a place.
-    pub(crate) fn close(&self, _gate: &Gate<'_>, slot: &Slot) {
-        // Held from the fence to the end, so that no mark comes in between: nothing would ever cover it.
-        let mut driver = slot.driver.write();
-        let Some(open) = driver.as_ref() else { return };
-        // A position of its own, as in `record`: the last fence comes after work that nobody saw, and after waits. A new
-        // stream must not inherit an order whose waits are not complete.
-        slot.clock.mark();
-        let closed = self.record_on(slot, open).and_then(|_| self.device.destroy_stream(open.id));
-        if let Err(error) = closed {
-            tracing::warn!(%error, stream = &*open.name, "a stream could not be closed; trying again later");
-            return;
-        }
-        *driver = None;
-    }
-
-    /// An idle place whose former stream has completed everything, taken over by `driver`.
-    fn adopt(&self, gate: &Gate<'_>, driver: &Driver) -> Option<Arc<Slot>> {
-        let mut idle = self.idle.lock();
-        let found = idle.iter().position(|slot| {
-            if slot.driver.read().is_some() {
-                self.close(gate, slot);
-            }
-            slot.driver.read().is_none() && self.poll(gate, slot).is_ok() && slot.clock.completed() >= slot.clock.now()
-        })?;
-        let slot = idle.remove(found);
-        *slot.name.lock() = driver.name.clone();
-        *slot.driver.write() = Some(driver.clone());
-        Some(slot)
     }
 }

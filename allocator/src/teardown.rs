@@ -40,8 +40,9 @@ impl Drop for Shared {
 impl Shared {
     /// Destroys streams that could not be destroyed when they were let go.
     fn close_idle(&self, gate: &Gate<'_>) {
+        let mut registry = self.registry.lock();
         for slot in std::mem::take(&mut *self.idle.lock()) {
-            self.close(gate, &slot);
+            self.close(gate, &mut registry, &slot);
         }
     }
 

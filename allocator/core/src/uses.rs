@@ -11,30 +11,69 @@ pub enum Until {
     Position(Position),
 }
 
-/// The uses of one block by streams other than its owner, at most one for each stream, in the order of streams.
+/// The uses of one block by streams other than its owner, at most one entry for each stream, in the order of streams.
+///
+/// A use is noted when it is over in the order of submission ([`note`](Uses::note)), or *opened* before its work is
+/// submitted and *closed* behind it. The rule for each stream: as long as one of its uses is open, it uses the block
+/// until the free; when all are closed, until the last position that was ever named. So a use that is never closed lasts
+/// until the free, and closing one of several that overlap shortens none of the others. A use until the free that was
+/// noted stays.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Uses {
-    list: Vec<(StreamIndex, Until)>,
+    list: Vec<Entry>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Entry {
+    stream: StreamIndex,
+    /// What is known of the uses that are closed.
+    until: Until,
+    /// Uses that are open.
+    open: u32,
 }
 
 impl Uses {
     /// Adds a use; it never shortens one that is there.
     pub fn note(&mut self, stream: StreamIndex, until: Until) {
-        match self.list.binary_search_by_key(&stream, |entry| entry.0) {
-            Ok(at) => {
-                let known = &mut self.list[at].1;
-                *known = match (*known, until) {
-                    (Until::Position(a), Until::Position(b)) => Until::Position(a.max(b)),
-                    _ => Until::Free,
-                };
-            }
-            Err(at) => self.list.insert(at, (stream, until)),
-        }
+        let known = &mut self.entry(stream).until;
+        *known = match (*known, until) {
+            (Until::Position(a), Until::Position(b)) => Until::Position(a.max(b)),
+            _ => Until::Free,
+        };
+    }
+
+    /// A use begins whose end is not known yet.
+    pub fn open(&mut self, stream: StreamIndex) {
+        self.entry(stream).open += 1;
+    }
+
+    /// A use that was opened has ended.
+    ///
+    /// # Panics
+    /// When no use of the stream is open.
+    pub fn close(&mut self, stream: StreamIndex, until: Until) {
+        let entry = self.entry(stream);
+        entry.open = entry.open.checked_sub(1).expect("a use is opened before it is closed");
+        self.note(stream, until);
+    }
+
+    /// Whether a use by the stream is known, open or not.
+    #[must_use]
+    pub fn knows(&self, stream: StreamIndex) -> bool {
+        self.list.binary_search_by_key(&stream, |entry| entry.stream).is_ok()
+    }
+
+    fn entry(&mut self, stream: StreamIndex) -> &mut Entry {
+        let at = self.list.binary_search_by_key(&stream, |entry| entry.stream).unwrap_or_else(|at| {
+            self.list.insert(at, Entry { stream, until: Until::Position(Position(0)), open: 0 });
+            at
+        });
+        &mut self.list[at]
     }
 
     /// All uses.
     pub fn iter(&self) -> impl Iterator<Item = (StreamIndex, Until)> + '_ {
-        self.list.iter().copied()
+        self.list.iter().map(|entry| (entry.stream, if entry.open > 0 { Until::Free } else { entry.until }))
     }
 
     /// Whether no other stream uses the block.
@@ -76,6 +115,48 @@ mod tests {
         uses.note(StreamIndex(1), Until::Position(Position(9)));
         let list: Vec<_> = uses.iter().collect();
         assert_eq!(list, [(StreamIndex(1), Until::Free), (StreamIndex(2), Until::Position(Position(7)))]);
+    }
+
+    #[test]
+    fn an_open_use_lasts_until_the_free_and_a_closed_one_until_its_position() {
+        const T: StreamIndex = StreamIndex(1);
+        let at = |position| Until::Position(Position(position));
+        let ends = |uses: &Uses| uses.iter().map(|(_, until)| until).collect::<Vec<_>>();
+        let mut uses = Uses::default();
+        uses.open(T);
+        assert_eq!(ends(&uses), [Until::Free], "what is not closed is not over");
+        uses.open(T);
+        uses.close(T, at(7));
+        assert_eq!(ends(&uses), [Until::Free], "the other one is still open");
+        uses.close(T, at(5));
+        assert_eq!(ends(&uses), [at(7)], "the last position wins, whatever was closed last");
+        uses.open(T);
+        uses.note(T, at(9));
+        assert_eq!(ends(&uses), [Until::Free], "a note closes nothing");
+        uses.close(T, at(8));
+        assert_eq!(ends(&uses), [at(9)]);
+    }
+
+    #[test]
+    fn a_noted_use_until_the_free_outlasts_open_ones() {
+        const T: StreamIndex = StreamIndex(1);
+        let mut uses = Uses::default();
+        uses.open(T);
+        uses.note(T, Until::Free);
+        uses.close(T, Until::Position(Position(3)));
+        assert_eq!(uses.iter().collect::<Vec<_>>(), [(T, Until::Free)]);
+        uses.open(T);
+        uses.close(T, Until::Position(Position(4)));
+        assert_eq!(uses.iter().collect::<Vec<_>>(), [(T, Until::Free)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "opened before it is closed")]
+    fn a_use_is_closed_once() {
+        let mut uses = Uses::default();
+        uses.open(StreamIndex(1));
+        uses.close(StreamIndex(1), Until::Position(Position(1)));
+        uses.close(StreamIndex(1), Until::Position(Position(2)));
     }
 
     #[test]

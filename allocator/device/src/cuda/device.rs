@@ -247,8 +247,25 @@ impl CudaDevice {
         Ok(made)
     }
 
+    /// Whatever a stream that the device does not know is given from now on executes after `fence`. Never blocks the
+    /// host.
+    ///
+    /// # Errors
+    /// While a stream of the device captures, or the driver's.
+    pub fn hold_back(&self, stream: &CudaStream, fence: FenceHandle) -> DeviceResult<()> {
+        let call = DeviceCall::Wait;
+        self.call(call, || {
+            self.streams.forbid_in_capture(call)?;
+            self.fences.event(call, fence)?.hold_back(call, stream)
+        })
+    }
+
+    /// Binds the context to the thread. An error that cudarc keeps there for the program's next call is left to it.
     fn bind(&self, call: DeviceCall) -> DeviceResult<()> {
-        self.context.bind_to_thread().map_err(cudarc_error(call))
+        let waiting = self.context.check_err();
+        let bound = self.context.bind_to_thread().map_err(cudarc_error(call));
+        self.context.record_err(waiting);
+        bound
     }
 
     /// Makes a call: counts it, refuses it after a fault, and keeps a fault that it meets.
