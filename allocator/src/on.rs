@@ -43,7 +43,8 @@ impl UsesStream for Stream {
 
 /// Elements of a [`Buffer`] in use on one stream, by calls past this crate: work that is submitted to that stream as long
 /// as this lives may read and write them. Drop it right after the submission, so that the use ends there; when it is
-/// forgotten, the use lasts for everything that the stream is given until the buffer is dropped.
+/// forgotten, the use lasts for everything that the stream is given until the buffer is dropped, and the stream and the
+/// allocator live on.
 ///
 /// With the feature `cuda` it is what a kernel launch and every other call of cudarc takes.
 pub struct On<'a, T> {

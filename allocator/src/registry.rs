@@ -159,3 +159,101 @@ impl Shared {
         Some(slot)
     }
 }
+
+#[cfg(all(test, feature = "cuda"))]
+mod tests {
+    use std::cell::Cell;
+
+    use highwater_device::sim::SimDevice;
+    use highwater_device::{Device, DeviceCall, DeviceError};
+
+    use super::*;
+    use crate::{Allocator, Settings};
+
+    fn allocator() -> (Arc<SimDevice>, Allocator) {
+        let device = SimDevice::new(Default::default());
+        let allocator = Allocator::with_settings(device.clone(), Settings::builder().build().unwrap()).unwrap();
+        (device, allocator)
+    }
+
+    /// Adopts a stream of the device, and tells whether it was introduced.
+    fn adopt(allocator: &Allocator, id: StreamId) -> (Stream, bool) {
+        let introduced = Cell::new(false);
+        let introduce = || {
+            introduced.set(true);
+            Ok(id)
+        };
+        let stream = Stream::with_id(allocator.shared(), id, "adopted", introduce).unwrap();
+        (stream, introduced.get())
+    }
+
+    #[test]
+    fn a_stream_is_found_by_its_id_as_long_as_somebody_holds_it() {
+        let (device, allocator) = allocator();
+        let own = allocator.create_stream("own").unwrap();
+        for known in [&own, &allocator.default_stream()] {
+            let (same, introduced) = adopt(&allocator, known.id());
+            assert_eq!((&same, introduced), (known, false));
+        }
+        let id = device.create_stream("made elsewhere").unwrap();
+        let (adopted, introduced) = adopt(&allocator, id);
+        assert!(introduced && adopted.name() == "adopted");
+        assert_eq!(adopt(&allocator, id), (adopted.clone(), false));
+        assert_eq!(allocator.shared().known_stream(id), Some(adopted.clone()));
+
+        // A buffer holds it too.
+        let buffer = adopted.alloc::<u8>(1).unwrap();
+        drop(adopted);
+        assert_eq!(adopt(&allocator, id), (buffer.stream().clone(), false));
+        drop(buffer);
+        assert_eq!(allocator.shared().known_stream(id), None);
+        let gone = device.record(id);
+        assert!(matches!(gone, Err(DeviceError::InvalidValue { .. })), "the device has forgotten it: {gone:?}");
+        assert!(allocator.shared().registry.lock().by_id.get(&id).is_none());
+    }
+
+    #[test]
+    fn a_stream_that_comes_back_before_it_could_be_closed_goes_on_where_it_was() {
+        let (device, allocator) = allocator();
+        let capturing = allocator.create_stream("capturing").unwrap();
+        let id = device.create_stream("made elsewhere").unwrap();
+        let (adopted, _) = adopt(&allocator, id);
+        let (place, position) = (adopted.slot().index, adopted.slot().clock.mark());
+
+        let capture = capturing.begin_capture().unwrap();
+        drop(adopted);
+        assert_eq!(allocator.shared().known_stream(id), None);
+        let (back, introduced) = adopt(&allocator, id);
+        assert!(!introduced, "the device knows it still");
+        assert_eq!((back.slot().index, back.slot().clock.now()), (place, position));
+        assert!(allocator.shared().idle.lock().is_empty());
+        drop(capture.end().unwrap());
+        drop(back);
+        assert_eq!(device.counters().of(DeviceCall::DestroyStream), 1);
+    }
+
+    #[test]
+    fn the_end_of_an_older_handle_leaves_the_newer_one_alone() {
+        let (device, allocator) = allocator();
+        let id = device.create_stream("made elsewhere").unwrap();
+        let (older, _) = adopt(&allocator, id);
+        // As if the older handle's end had been overtaken: its place is another handle's already.
+        let driver = Driver { id, name: "newer".into() };
+        let shared = allocator.shared();
+        let newer = shared.registry.lock().enter(shared, older.slot().clone(), driver);
+        drop(older);
+        assert_eq!(shared.known_stream(id), Some(newer.clone()));
+        newer.record().unwrap();
+        drop(newer);
+        assert_eq!(device.counters().of(DeviceCall::DestroyStream), 1);
+    }
+
+    #[test]
+    fn a_stream_that_the_device_refuses_is_not_entered() {
+        let (_, allocator) = allocator();
+        let refuse = || Err(DeviceError::InvalidValue { call: DeviceCall::CreateStream, what: "no".into() });
+        let refused = Stream::with_id(allocator.shared(), StreamId(77), "refused", refuse);
+        assert!(matches!(refused, Err(StreamError::Device { doing, .. }) if doing.contains("refused")));
+        assert_eq!(allocator.shared().known_stream(StreamId(77)), None);
+    }
+}

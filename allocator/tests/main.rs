@@ -12,6 +12,7 @@ mod faults;
 mod hunt;
 mod ladder;
 mod lifetimes;
+mod on;
 mod order;
 mod pressure;
 mod snapshot;

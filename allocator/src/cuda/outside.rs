@@ -121,3 +121,194 @@ pub(crate) fn wait_for(event: &CudaEvent, timeout_ns: u64) -> DeviceResult<Waite
     }
     Ok(Waited::Complete)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use highwater_core::Uses;
+    use highwater_device::sim::{SimConfig, SimDevice};
+    use highwater_device::{Body, Cost, CostModel, Device, Operation, StreamId};
+    use highwater_history::Context;
+
+    use super::*;
+    use crate::{Allocator, Settings, Stream};
+
+    fn made<E>(events: &Events<E>, stream: u64, event: E) -> &E {
+        let Ok(event) = events.of((1, stream), || Ok::<_, Infallible>(event));
+        event
+    }
+
+    #[test]
+    fn each_stream_has_one_event_and_references_to_it_stay_good() {
+        let mut events = Events::default();
+        let first = made(&events, 1, "one".to_owned());
+        let second = made(&events, 2, "two".to_owned());
+        assert!(std::ptr::eq(first, made(&events, 1, "another".to_owned())));
+        assert!(std::ptr::eq(second, made(&events, 2, "another".to_owned())));
+        let Ok(elsewhere) = events.of((2, 1), || Ok::<_, Infallible>("three".to_owned()));
+        assert_eq!((&**first, &**second, &**elsewhere), ("one", "two", "three"));
+        assert_eq!(events.take(), ["one", "two", "three"]);
+        assert!(events.take().is_empty());
+    }
+
+    #[test]
+    fn an_event_that_cannot_be_made_is_asked_for_again() {
+        let events = Events::default();
+        assert_eq!(events.of((1, 1), || Err::<u8, _>("no memory")), Err("no memory"));
+        assert_eq!(events.of((1, 1), || Ok::<_, &str>(3)), Ok(&3));
+    }
+
+    #[test]
+    fn two_threads_that_append_for_one_stream_get_one_event() {
+        let events = Events::default();
+        let other = || *made(&events, 1, 5);
+        // The other one is first, while this one makes its event.
+        let got = events.of((1, 1), || {
+            other();
+            Ok::<_, Infallible>(6)
+        });
+        assert_eq!(got, Ok(&5));
+    }
+
+    /// A device whose calls take no time, and two of its streams that the allocator does not know.
+    struct Stage {
+        device: Arc<SimDevice>,
+        allocator: Allocator,
+        unknown: [StreamId; 2],
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let cost = CostModel::free();
+            let device = SimDevice::new(SimConfig {
+                cost,
+                workers: 0,
+                memory_bytes: 1 << 20,
+                granularity_bytes: 1 << 16,
+                ..SimConfig::default()
+            });
+            let allocator = Allocator::with_settings(device.clone(), Settings::builder().build().unwrap()).unwrap();
+            let unknown = ["a", "b"].map(|name| device.create_stream(name).unwrap());
+            Stage { device, allocator, unknown }
+        }
+
+        /// The end of work of `ns` on a stream that the allocator does not know.
+        fn work(&self, stream: StreamId, ns: u64) -> Point {
+            let operation = Operation {
+                name: "work".into(),
+                tag: 0,
+                cost: Cost::exact(ns),
+                operands: Vec::new(),
+                body: Body::Nothing,
+            };
+            self.device.launch(stream, operation).unwrap();
+            Point::Fence(self.device.record(stream).unwrap())
+        }
+
+        /// Allocates on a stream and frees, with work outside that has to end first. The address.
+        fn used_outside(&self, stream: &Stream, bytes: u64, points: Vec<Point>) -> u64 {
+            let shared = self.allocator.shared();
+            let context = Context::here();
+            let placed = shared.place(stream.slot(), bytes, context).unwrap();
+            let waits = points.into_iter().map(|point| shared.await_outside(point)).collect();
+            shared.ledger.died(bytes);
+            shared.give_back(stream.slot(), placed.block, &Uses::default(), waits, context);
+            placed.address
+        }
+
+        fn address_of_next(&self, stream: &Stream, bytes: usize) -> u64 {
+            let buffer = stream.alloc::<u8>(bytes).unwrap();
+            buffer.view().byte_range().address.0
+        }
+    }
+
+    const BYTES: u64 = 1 << 16;
+
+    #[test]
+    fn memory_is_pending_until_the_work_outside_is_complete() {
+        let stage = Stage::new();
+        let stream = stage.allocator.default_stream();
+        let [a, b] = stage.unknown;
+        let points = vec![stage.work(a, 100), stage.work(b, 50)];
+        let at = stage.used_outside(&stream, BYTES, points);
+        let stats = stage.allocator.memory_stats();
+        assert_eq!((stats.live.now, stats.pending_bytes), (0, BYTES));
+        assert_eq!(stats.pending_bytes_by_stream["unknown streams"], 2 * BYTES);
+        stage.device.host_work(60);
+        assert_ne!(stage.address_of_next(&stream, BYTES as usize), at, "one of the two is still at work");
+        stage.allocator.trim(BYTES);
+        stage.device.host_work(40);
+        assert_eq!(stage.address_of_next(&stream, BYTES as usize), at);
+        stage.allocator.check().unwrap();
+    }
+
+    #[test]
+    fn ends_in_another_order_than_the_frees_are_not_taken_for_each_other() {
+        let stage = Stage::new();
+        let stream = stage.allocator.default_stream();
+        let [a, b] = stage.unknown;
+        let slow = vec![stage.work(a, 100)];
+        let quick = vec![stage.work(b, 10)];
+        let slow_at = stage.used_outside(&stream, BYTES, slow);
+        let quick_at = stage.used_outside(&stream, BYTES, quick);
+        stage.device.host_work(20);
+        let first = stream.alloc::<u8>(BYTES as usize).unwrap();
+        let second = stream.alloc::<u8>(BYTES as usize).unwrap();
+        assert_eq!(first.view().byte_range().address.0, quick_at);
+        assert_ne!(second.view().byte_range().address.0, slow_at);
+    }
+
+    #[test]
+    fn places_are_used_again() {
+        let stage = Stage::new();
+        let stream = stage.allocator.default_stream();
+        for _ in 0..10 {
+            let point = vec![stage.work(stage.unknown[0], 10)];
+            stage.used_outside(&stream, BYTES, point);
+            stage.device.host_work(10);
+            stage.address_of_next(&stream, BYTES as usize);
+        }
+        assert_eq!(stage.allocator.shared().outside.lock().len(), 1);
+    }
+
+    #[test]
+    fn a_request_blocks_the_host_for_work_outside_when_nothing_else_helps() {
+        let stage = Stage::new();
+        let stream = stage.allocator.default_stream();
+        let all = 1 << 20;
+        let at = stage.used_outside(&stream, all, vec![stage.work(stage.unknown[0], 100)]);
+        assert_eq!(stage.address_of_next(&stream, all as usize), at);
+        assert_eq!((stage.device.now_ns(), stage.allocator.memory_stats().host_stalls), (100, 1));
+    }
+
+    #[test]
+    fn the_end_of_an_allocator_waits_for_work_outside() {
+        let Stage { device, allocator, unknown: [a, _] } = {
+            let stage = Stage::new();
+            let point = vec![stage.work(stage.unknown[0], 100)];
+            stage.used_outside(&stage.allocator.default_stream(), BYTES, point);
+            stage
+        };
+        drop(allocator);
+        assert_eq!(device.now_ns(), 100);
+        let info = device.memory_info().unwrap();
+        assert_eq!(info.free, info.total);
+        device.destroy_stream(a).unwrap();
+    }
+
+    #[test]
+    fn no_event_is_asked_while_a_stream_captures() {
+        let stage = Stage::new();
+        let stream = stage.allocator.default_stream();
+        let capturing = stage.allocator.create_stream("capturing").unwrap();
+        let point = vec![stage.work(stage.unknown[0], 10)];
+        let capture = capturing.begin_capture().unwrap();
+        stage.device.host_work(20);
+        let at = stage.used_outside(&stream, BYTES, point);
+        assert_ne!(stage.address_of_next(&stream, BYTES as usize), at);
+        drop(capture.end().expect("nothing spoilt it"));
+        stage.allocator.trim(0);
+        assert_eq!(stage.allocator.memory_stats().pending_bytes, 0);
+    }
+}
