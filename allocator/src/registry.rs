@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(allocator.shared().known_stream(id), None);
         let gone = device.record(id);
         assert!(matches!(gone, Err(DeviceError::InvalidValue { .. })), "the device has forgotten it: {gone:?}");
-        assert!(allocator.shared().registry.lock().by_id.get(&id).is_none());
+        assert!(!allocator.shared().registry.lock().by_id.contains_key(&id));
     }
 
     #[test]

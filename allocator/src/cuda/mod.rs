@@ -15,8 +15,9 @@
 //! - On the buffer's own stream nothing has to be noted.
 //! - Another stream of the allocator is ordered after what was done with the memory before, and uses it until the free.
 //! - A stream that the allocator does not know is ordered too, and an event ends the use; while it captures nothing is
-//!   noted, as the graph's memory is the program's. If cudarc does not record events (its event tracking is off), the
-//!   call blocks the host until the stream has done its work.
+//!   noted, as the graph's memory is the program's. If cudarc does not record events (its event tracking is off, so the
+//!   program has promised to order its streams itself), the call blocks the host until the stream has done its work,
+//!   unless an error waits in the context.
 //!
 //! These calls have no way to return an error of the allocator. It is left in the context
 //! ([`CudaContext::record_err`](cudarc::driver::CudaContext::record_err)), where the next call of cudarc returns it, and

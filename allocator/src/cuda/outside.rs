@@ -103,10 +103,8 @@ impl Shared {
 
 /// Whether an event is complete.
 pub(crate) fn is_complete(event: &CudaEvent) -> DeviceResult<bool> {
-    match event.try_is_complete() {
-        Ok(complete) => Ok(complete),
-        Err(error) => check_answer(DeviceCall::Query, error.0).map(|()| true),
-    }
+    let asked = event.context().bind_to_thread().and_then(|()| event.try_is_complete());
+    asked.or_else(|error| check_answer(DeviceCall::Query, error.0).map(|()| true))
 }
 
 /// Blocks the host until an event is complete, or `timeout_ns` is over.

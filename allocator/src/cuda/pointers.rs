@@ -9,7 +9,8 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use cudarc::driver::sys::{CUdeviceptr, CUresult, CUstreamCaptureStatus};
 use cudarc::driver::{
-    CudaContext, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, LaunchArgs, PushKernelArg, SyncOnDrop,
+    CudaContext, CudaEvent, CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, DriverError, LaunchArgs, PushKernelArg,
+    SyncOnDrop,
 };
 use highwater_core::Until;
 use highwater_device::cuda::CudaDevice;
@@ -121,7 +122,7 @@ fn begin_outside<'a>(
         return SyncOnDrop::Sync(Some(stream));
     }
     let key: Key = (context.cu_ctx() as usize, id.0);
-    match allocation.outside.of(key, || context.new_event(None)) {
+    match allocation.outside.of(key, || new_event(device, context)) {
         Ok(event) => SyncOnDrop::Record(Some((event, stream))),
         Err(error) => {
             errors.keep(error);
@@ -129,6 +130,20 @@ fn begin_outside<'a>(
         }
     }
 }
+
+/// An event for a stream of `context`. Cudarc does not record an event as long as an error waits in the event's context,
+/// and whatever the program has left there must not leave a use without its end: so events are made in a context that
+/// nobody else has, another name of the same primary one. For other contexts there is no second name.
+fn new_event(device: &CudaDevice, context: &Arc<CudaContext>) -> Result<CudaEvent, DriverError> {
+    if !context.is_primary() || context != device.context() {
+        return context.new_event(None);
+    }
+    let quiet = device.extension(|| CudaContext::new(context.ordinal()).map(Quiet))?;
+    quiet.0.new_event(None)
+}
+
+/// The device's primary context, with no errors of the program in it.
+struct Quiet(Arc<CudaContext>);
 
 /// Orders a stream that is not known after what was done with the memory before.
 fn come_after_outside(device: &CudaDevice, allocation: &Allocation, stream: &CudaStream) -> Result<(), StreamError> {

@@ -274,12 +274,21 @@ impl CudaDevice {
         if let Some(fault) = self.fault.get() {
             return Err(DeviceError::Poisoned { fault: Box::new(fault.clone()) });
         }
-        self.bind(call).and_then(|()| act()).inspect_err(|error| {
+        // As in `bind`, around calls of cudarc too.
+        let waiting = self.context.check_err();
+        let done = self.bind(call).and_then(|()| act());
+        self.context.record_err(waiting);
+        done.inspect_err(|error| {
             if matches!(error, DeviceError::Driver { name, .. } if STICKY.contains(&&**name)) {
                 // Another thread may have met it first; that one is the cause.
                 let _ = self.fault.set(error.clone());
             }
         })
+    }
+
+    /// Makes a call that is no business of a capture, not even one of a stream that the device does not know.
+    fn beside_captures<R>(&self, call: DeviceCall, act: impl FnOnce() -> DeviceResult<R>) -> DeviceResult<R> {
+        self.call(call, || driver::beside_captures(call, act))
     }
 
     fn copy(
@@ -457,7 +466,7 @@ impl Device for CudaDevice {
 
     fn query(&self, fence: FenceHandle) -> DeviceResult<bool> {
         let call = DeviceCall::Query;
-        self.call(call, || {
+        self.beside_captures(call, || {
             self.streams.forbid_in_capture(call)?;
             self.fences.event(call, fence)?.query(call)
         })
@@ -478,7 +487,7 @@ impl Device for CudaDevice {
 
     fn synchronize(&self, fence: FenceHandle, timeout_ns: Option<u64>) -> DeviceResult<Waited> {
         let call = DeviceCall::Synchronize;
-        self.call(call, || {
+        self.beside_captures(call, || {
             self.streams.forbid_in_capture(call)?;
             let event = self.fences.event(call, fence)?;
             if event.query(call)? {
@@ -535,35 +544,35 @@ impl Device for CudaDevice {
     }
 
     fn reserve(&self, bytes: u64) -> DeviceResult<Address> {
-        self.call(DeviceCall::Reserve, || self.memory.lock().reserve(bytes))
+        self.beside_captures(DeviceCall::Reserve, || self.memory.lock().reserve(bytes))
     }
 
     fn unreserve(&self, address: Address, bytes: u64) -> DeviceResult<()> {
-        self.call(DeviceCall::Unreserve, || self.memory.lock().unreserve(address, bytes))
+        self.beside_captures(DeviceCall::Unreserve, || self.memory.lock().unreserve(address, bytes))
     }
 
     fn create(&self, bytes: u64) -> DeviceResult<PageHandle> {
-        self.call(DeviceCall::Create, || self.memory.lock().create(bytes))
+        self.beside_captures(DeviceCall::Create, || self.memory.lock().create(bytes))
     }
 
     fn map(&self, page: PageHandle, address: Address) -> DeviceResult<()> {
-        self.call(DeviceCall::Map, || self.memory.lock().map(page, address))
+        self.beside_captures(DeviceCall::Map, || self.memory.lock().map(page, address))
     }
 
     fn set_access(&self, address: Address, bytes: u64) -> DeviceResult<()> {
-        self.call(DeviceCall::SetAccess, || self.memory.lock().set_access(address, bytes))
+        self.beside_captures(DeviceCall::SetAccess, || self.memory.lock().set_access(address, bytes))
     }
 
     fn unmap(&self, address: Address, bytes: u64) -> DeviceResult<()> {
-        self.call(DeviceCall::Unmap, || self.memory.lock().unmap(address, bytes))
+        self.beside_captures(DeviceCall::Unmap, || self.memory.lock().unmap(address, bytes))
     }
 
     fn release(&self, page: PageHandle) -> DeviceResult<()> {
-        self.call(DeviceCall::Release, || self.memory.lock().release(page))
+        self.beside_captures(DeviceCall::Release, || self.memory.lock().release(page))
     }
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
-        self.call(DeviceCall::MemoryInfo, || self.memory.lock().info())
+        self.beside_captures(DeviceCall::MemoryInfo, || self.memory.lock().info())
     }
 
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()> {

@@ -138,6 +138,18 @@ pub(super) fn is_capturing(stream: &CudaStream) -> bool {
     answer != sys::CUresult::CUDA_SUCCESS || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
+/// Makes a call that may be forbidden to a thread while any stream captures, its own or not. It touches no stream that
+/// captures, so the capture does not mind.
+pub(super) fn beside_captures<R>(call: DeviceCall, act: impl FnOnce() -> DeviceResult<R>) -> DeviceResult<R> {
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: present; the driver exchanges one value of the thread.
+    check(call, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
+    let done = act();
+    // SAFETY: as above; it gets back what it gave.
+    check(call, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
+    done
+}
+
 pub(super) fn begin_capture(stream: &CudaStream) -> DeviceResult<()> {
     // Relaxed: calls that other threads make on other streams, and page-locking, are none of this capture's business.
     let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
