@@ -10,8 +10,17 @@ fn root() -> PathBuf {
 
 /// The crates of this workspace and those of them that each depends on, outside of tests.
 fn crate_graph() -> BTreeMap<String, Vec<String>> {
-    let folders =
-        ["allocator", "allocator/core", "allocator/device", "allocator/history", "kernels", "fsdp", "tools", "tests"];
+    let folders = [
+        "allocator",
+        "allocator/core",
+        "allocator/device",
+        "allocator/history",
+        "kernels",
+        "fsdp",
+        "tools",
+        "tools/shim",
+        "tests",
+    ];
     let manifest = |folder: &str| fs::read_to_string(root().join(folder).join("Cargo.toml")).unwrap();
     folders.map(|folder| parse(&manifest(folder))).into_iter().collect()
 }
@@ -39,6 +48,7 @@ fn dependencies_point_one_way() {
     }
     assert_eq!(of("highwater"), ["highwater-core", "highwater-device", "highwater-history"]);
     assert_eq!(of("highwater-kernels"), ["highwater"]);
+    assert_eq!(of("highwater-shim"), ["highwater"]);
     assert_eq!(of("highwater-fsdp"), ["highwater", "highwater-kernels"]);
     for above in ["highwater-tools", "highwater-tests"] {
         let below = ["highwater", "highwater-kernels", "highwater-fsdp"];

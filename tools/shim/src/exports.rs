@@ -36,10 +36,12 @@ fn serve(serve: impl FnOnce(&Shim) -> Option<Answer>, forward: impl FnOnce() -> 
 
 /// A request or a free; those that the driver serves are counted.
 fn serve_memory(serve_here: impl FnOnce(&Shim) -> Option<Answer>, forward: impl FnOnce() -> Answer) -> Answer {
-    let here = |shim: &Shim| serve_here(shim).or_else(|| {
-        count(&shim.counts.forwarded);
-        None
-    });
+    let here = |shim: &Shim| {
+        serve_here(shim).or_else(|| {
+            count(&shim.counts.forwarded);
+            None
+        })
+    };
     serve(here, forward)
 }
 

@@ -217,7 +217,8 @@ pub(crate) fn hold_back(follower: &CudaStream, leader: usize) -> Result<(), Answ
     // SAFETY: numbers; the event was made just now.
     let recorded = check(unsafe { real().cuEventRecord(event, leader) });
     // SAFETY: as above, and the reference keeps the follower alive.
-    let held = recorded.and_then(|()| check(unsafe { real().cuStreamWaitEvent(follower.cu_stream() as usize, event, 0) }));
+    let held =
+        recorded.and_then(|()| check(unsafe { real().cuStreamWaitEvent(follower.cu_stream() as usize, event, 0) }));
     // SAFETY: made here and gone now; the driver keeps what the wait needs.
     let _ = unsafe { real().cuEventDestroy_v2(event) };
     held

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cudarc::driver::CudaContext;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
 use highwater::device::{Address, DeviceError};
 use highwater::{AllocError, Allocator, Error, PointerError, Stream};
@@ -30,6 +31,12 @@ pub(crate) enum OpenError {
     /// The allocator.
     #[error(transparent)]
     Allocator(#[from] Error),
+    /// The primary context.
+    #[error("the driver does not give its primary context (CUDA error {answer})")]
+    Context {
+        /// The driver's answer.
+        answer: u32,
+    },
     /// The context that is current is not the one that the device opens.
     #[error("the context is not the primary one")]
     OtherContext,
@@ -50,11 +57,13 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Opens the GPU whose primary context is current.
     pub(crate) fn open(ordinal: u32, context: usize) -> Result<Self, OpenError> {
-        let gpu = CudaDevice::new(CudaConfig { ordinal, timing: false })?;
-        let device = Arc::new(ProgramDevice::new(gpu));
-        if device.context() != context {
+        let primary =
+            CudaContext::new(ordinal as usize).map_err(|error| OpenError::Context { answer: error.0 as u32 })?;
+        if ffi::context_handle(&primary) != context {
             return Err(OpenError::OtherContext);
         }
+        let device = CudaDevice::with_context(primary, CudaConfig { ordinal, timing: false })?;
+        let device = Arc::new(ProgramDevice::new(device));
         let allocator = Allocator::new(device.clone())?;
         let destroyed = allocator.create_stream("destroyed streams").map_err(Error::from)?;
         device.set_grave(destroyed.id());

@@ -99,6 +99,7 @@ impl Shim {
     }
 
     fn open(&self, context: usize) -> Option<Gpu> {
+        let _context = KeepContext::new();
         let device = ffi::current_device()?;
         if !ffi::has_primary_context(device) {
             return None;
