@@ -93,9 +93,7 @@ impl ProgramDevice {
 
     fn adopt(&self, stream: usize, name: &str) -> DeviceResult<StreamId> {
         if stream != ffi::PER_THREAD {
-            // The null handle is what the device knows the legacy default stream by.
-            let handle = if stream == ffi::LEGACY { 0 } else { stream };
-            return self.gpu.adopt_stream(&ffi::borrow_stream(self.gpu.context(), handle), name);
+            return self.gpu.adopt_stream(&ffi::borrow_stream(self.gpu.context(), stream), name);
         }
         let call = DeviceCall::CreateStream;
         let what = "the driver does not tell the id of the thread's default stream";

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 #![allow(non_snake_case, reason = "the driver's names")]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
@@ -77,7 +77,11 @@ fn free(address: u64, here: impl FnOnce(&Shim) -> Option<Answer>, forward: impl 
 /// The stream that a handle means: the null handle is the legacy default stream, or in the variants for per-thread
 /// streams the thread's.
 fn meant(stream: usize, null: usize) -> usize {
-    if stream == 0 { null } else { stream }
+    match stream {
+        0 => null,
+        ffi::LEGACY_BY_NAME => ffi::LEGACY,
+        other => other,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -312,4 +316,41 @@ unsafe extern "C" fn cuGetProcAddress_v2(
         unsafe { put_in_front(name, out, version, flags) };
     }
     answer
+}
+
+/// Whoever opens the driver by its file's name gets this library, as long as it is preloaded: the runtime library does,
+/// and asks the driver it got for all functions. Other libraries are opened by the system as if nothing were in between:
+/// where it looks depends on who calls, so the call is passed on with the caller's return address in place.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {opened}",
+        "mov [rsp], rax",
+        "call {system}",
+        "mov r11, rax",
+        "pop rax",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jnz 2f",
+        "jmp r11",
+        "2:",
+        "ret",
+        opened = sym opened_in_front,
+        system = sym ffi::real_dlopen,
+    )
+}
+
+/// This library if `name` is the driver's, else null.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn opened_in_front(name: *const c_char) -> *mut c_void {
+    // SAFETY: driver: null or text, as `dlopen` asks for.
+    let name = unsafe { text(name) };
+    let is_driver = name.rsplit('/').next() == Some("libcuda.so.1");
+    if is_driver && !is_off() { ffi::this_library() } else { std::ptr::null_mut() }
 }

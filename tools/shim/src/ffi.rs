@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::{CudaContext, CudaStream};
@@ -27,8 +27,10 @@ const NOT_FOUND: Answer = 500;
 /// Something failed inside of this library.
 pub(crate) const UNKNOWN: Answer = 999;
 
-/// The legacy default stream, by its own handle.
-pub(crate) const LEGACY: usize = 1;
+/// The legacy default stream.
+pub(crate) const LEGACY: usize = 0;
+/// The other handle of the legacy default stream.
+pub(crate) const LEGACY_BY_NAME: usize = 1;
 /// The calling thread's default stream.
 pub(crate) const PER_THREAD: usize = 2;
 
@@ -36,7 +38,6 @@ const EVENT_WITHOUT_TIMING: u32 = 2;
 const CAPTURE_STATUS_NONE: c_int = 0;
 
 unsafe extern "C" {
-    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
     fn atexit(handler: extern "C" fn()) -> c_int;
     fn pthread_atfork(
@@ -51,6 +52,8 @@ unsafe extern "C" {
 }
 
 const RTLD_NOW: c_int = 2;
+/// The libraries behind this one.
+const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
 const SIGUSR1: c_int = 10;
 
 macro_rules! functions {
@@ -110,6 +113,7 @@ functions! {
     cuStreamDestroy_v2(stream: usize);
     cuStreamGetId(stream: usize, id: *mut u64);
     cuStreamGetCtx(stream: usize, context: *mut usize);
+    cuStreamSynchronize(stream: usize);
     cuStreamIsCapturing(stream: usize, status: *mut c_int);
     cuStreamWaitEvent(stream: usize, event: usize, flags: u32);
     cuEventCreate(event: *mut usize, flags: u32);
@@ -130,10 +134,36 @@ functions! {
 pub(crate) fn real() -> &'static Real {
     static REAL: OnceLock<Real> = OnceLock::new();
     REAL.get_or_init(|| {
-        // SAFETY: the name ends with zero; what the driver does when it is loaded is its business.
-        let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_NOW) };
+        let library = open(c"libcuda.so.1");
         if library.is_null() { Real::default() } else { Real::load(library) }
     })
+}
+
+/// The system's `dlopen`, past the one in front.
+pub(crate) extern "C" fn real_dlopen() -> usize {
+    static FOUND: AtomicUsize = AtomicUsize::new(0);
+    let known = FOUND.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: the name ends with zero.
+    let found = unsafe { dlsym(RTLD_NEXT, c"dlopen".as_ptr()) } as usize;
+    assert!(found != 0, "the system can open libraries");
+    FOUND.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Opens a library, or finds it open. Null when it is not there.
+fn open(name: &CStr) -> *mut c_void {
+    let dlopen = real_dlopen();
+    // SAFETY: it was found under the name of the function that has this type.
+    let dlopen = unsafe { std::mem::transmute::<usize, extern "C" fn(*const c_char, c_int) -> *mut c_void>(dlopen) };
+    dlopen(name.as_ptr(), RTLD_NOW)
+}
+
+/// This library, as whoever opens the driver by this library's name gets it.
+pub(crate) fn this_library() -> *mut c_void {
+    open(c"libcuda.so")
 }
 
 /// The context that is current in this thread.
@@ -170,6 +200,12 @@ pub(crate) fn has_primary_context(device: c_int) -> bool {
 pub(crate) fn synchronize() -> Answer {
     // SAFETY: it has no arguments.
     unsafe { real().cuCtxSynchronize() }
+}
+
+/// Blocks the host until a stream has nothing more to do.
+pub(crate) fn synchronize_stream(stream: usize) -> Answer {
+    // SAFETY: numbers.
+    unsafe { real().cuStreamSynchronize(stream) }
 }
 
 /// Whether a pool is what requests without a pool come from on this device.
@@ -234,6 +270,18 @@ pub(crate) fn borrow_stream(context: &Arc<CudaContext>, stream: usize) -> Arc<Cu
     // SAFETY: numbers: it is of this context (the device checks what it is told), and the program's destruction of it
     // comes through this library, which lets go of it first.
     unsafe { context.wrap_borrowed_stream(stream as _) }
+}
+
+/// The primary context of a device.
+///
+/// # Errors
+/// The driver's answer.
+pub(crate) fn primary_context(ordinal: u32) -> Result<Arc<CudaContext>, u32> {
+    let context = CudaContext::new(ordinal as usize).map_err(|error| error.0 as u32)?;
+    // SAFETY: no memory is made through this context's wrapper, so none needs the events. With them the first stream
+    // would wait for the whole context, and break a capture.
+    unsafe { context.disable_event_tracking() };
+    Ok(context)
 }
 
 /// The handle of a context.

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cudarc::driver::CudaContext;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
 use highwater::device::{Address, DeviceError};
 use highwater::{AllocError, Allocator, Error, PointerError, Stream};
@@ -57,8 +56,7 @@ pub(crate) struct Gpu {
 impl Gpu {
     /// Opens the GPU whose primary context is current.
     pub(crate) fn open(ordinal: u32, context: usize) -> Result<Self, OpenError> {
-        let primary =
-            CudaContext::new(ordinal as usize).map_err(|error| OpenError::Context { answer: error.0 as u32 })?;
+        let primary = ffi::primary_context(ordinal).map_err(|answer| OpenError::Context { answer })?;
         if ffi::context_handle(&primary) != context {
             return Err(OpenError::OtherContext);
         }
@@ -106,11 +104,13 @@ impl Gpu {
 
     /// The program is about to destroy a stream.
     pub(crate) fn end_stream(&self, stream: usize) {
-        let known = ffi::stream_id(stream).and_then(|id| self.streams.write().remove(&id));
-        let Some(known) = known else { return };
+        let Some(id) = ffi::stream_id(stream) else { return };
+        let Some(known) = self.streams.read().get(&id).cloned() else { return };
         if self.device.bury(known.id()).is_err() {
             self.untracked.store(true, Ordering::Release);
         }
+        // Afterwards, so that at each moment a free finds it either here or among the destroyed ones.
+        self.streams.write().remove(&id);
     }
 
     /// Memory for any stream.
@@ -123,10 +123,11 @@ impl Gpu {
         self.allocator.alloc_raw(stream, bytes).map(|address| address.0)
     }
 
-    /// Frees a block that any stream may use up to now.
+    /// Frees a block that any stream may use up to now. May change the current context.
     pub(crate) fn free(&self, address: u64, counts: &Counts) -> Result<(), PointerError> {
         if self.untracked.load(Ordering::Acquire) {
             count(&counts.context_synchronizations);
+            ffi::set_current_context(self.device.context());
             // An error is the program's, which meets it at its next call.
             let _ = ffi::synchronize();
         }

@@ -192,15 +192,20 @@ impl Shim {
         let _context = KeepContext::new();
         let freed = match block.gpu.stream(stream) {
             Some(stream) => block.gpu.free_on(address, &stream),
-            None => block.gpu.free(address, &self.counts),
+            None => {
+                // One of another context. An error is the program's.
+                let _ = ffi::synchronize_stream(stream);
+                block.gpu.free(address, &self.counts)
+            }
         };
         freed.expect("it was in the table of blocks");
         Some(ffi::SUCCESS)
     }
 
-    /// A free after the end: forgotten, for the memory goes with the process. Whether it was ours.
+    /// A free after the end: forgotten, for the memory goes with the process. Whether it was ours. In a forked child the
+    /// lock may be held for good, by a thread that is not there; then nobody knows, and nothing is done.
     pub(crate) fn forget(&self, address: u64) -> bool {
-        self.blocks.lock().remove(&address).map(std::mem::forget).is_some()
+        self.blocks.try_lock().is_none_or(|mut blocks| blocks.remove(&address).map(std::mem::forget).is_some())
     }
 
     /// The block that an address lies in: its first address and its bytes.

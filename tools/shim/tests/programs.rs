@@ -42,6 +42,10 @@ fn compiled() -> &'static Path {
             "driver/libcuda.so.1",
             &["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-ldl"],
         );
+        // A second name for the driver, which nothing in front takes for it.
+        let second = folder.join("driver/libfake.so");
+        let _ = fs::remove_file(&second);
+        std::os::unix::fs::symlink("libcuda.so.1", second).unwrap();
         compile("program.c", "program", &["-ldl"]);
         let library = env::current_exe().unwrap().with_file_name("libcuda.so");
         fs::copy(library, folder.join("shim/libcuda.so")).expect("the library is built with its tests");
@@ -120,6 +124,12 @@ fn each_thread_has_a_default_stream_of_its_own() {
 #[test]
 fn addresses_that_the_driver_tells_are_those_in_front() {
     both("looked_up");
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn programs_that_open_the_drivers_file_get_what_is_in_front() {
+    passes("by_file_name", Way::Preload, &[]);
 }
 
 #[test]

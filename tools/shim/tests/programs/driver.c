@@ -107,6 +107,7 @@ EXPORT int cuStreamCreate(void **out, unsigned flags) { return make(out, flags);
 EXPORT int cuStreamCreateWithPriority(void **out, unsigned flags, int priority) { (void)priority; return make(out, flags); }
 EXPORT int cuStreamDestroy_v2(void *handle) { ALIVE; find(handle)->destroyed = 1; return SUCCESS; }
 EXPORT int cuStreamGetId(void *handle, uint64_t *id) { ALIVE; pthread_mutex_lock(&lock); *id = 100 + (find(handle) - streams); pthread_mutex_unlock(&lock); return SUCCESS; }
+EXPORT int cuStreamSynchronize(void *handle) { ALIVE; pthread_mutex_lock(&lock); progress(find(handle)); pthread_mutex_unlock(&lock); return SUCCESS; }
 EXPORT int cuStreamGetCtx(void *handle, void **context) { ALIVE; Stream *stream = find(handle); *context = stream == &streams[0] ? current : stream->context; return SUCCESS; }
 EXPORT int cuStreamIsCapturing(void *handle, int *status) {
     ALIVE;
@@ -186,7 +187,7 @@ EXPORT int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t addre
 static void *own(const char *name, const char *suffix) {
     char whole[128];
     snprintf(whole, sizeof whole, "%s%s", name, suffix);
-    return dlsym(dlopen("libcuda.so.1", RTLD_NOW), whole);
+    return dlsym(dlopen("libfake.so", RTLD_NOW), whole);
 }
 EXPORT int cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status) {
     (void)version;

@@ -176,7 +176,7 @@ static int look_up(const char *name, void **out, int version, uint64_t flags) {
     return ((int (*)(const char *, void **, int, uint64_t, int *))find("cuGetProcAddress_v2"))(name, out, version, flags, &status);
 }
 static void looked_up(void) {
-    void *found = 0, *real = dlopen("libcuda.so.1", RTLD_NOW);
+    void *found = 0, *real = dlopen("libfake.so", RTLD_NOW);
     OK(look_up("cuMemAlloc", &found, 12000, 0));
     CHECK(found == find("cuMemAlloc_v2") && found != dlsym(real, "cuMemAlloc_v2"));
     OK(look_up("cuMemFreeAsync", &found, 12000, 2));
@@ -190,6 +190,16 @@ static void looked_up(void) {
     OK(look_up("cuMemAlloc", &found, 2000, 0)); /* made for a driver before addresses had 64 bits */
     CHECK(found == dlsym(real, "cuMemAlloc_v2"));
     CHECK(look_up("cuNothing", &found, 12000, 0) == 500 && found == 0);
+}
+/* As the runtime library does: by the file's name. */
+static void by_file_name(void) {
+    void *found = 0, *driver = dlopen("libcuda.so.1", RTLD_NOW), *real = dlopen("libfake.so", RTLD_NOW);
+    CHECK(driver && real && driver != real);
+    int (*ask)(const char *, void **, int, uint64_t, int *) = dlsym(driver, "cuGetProcAddress_v2");
+    OK(ask("cuMemAlloc", &found, 12000, 0, 0));
+    CHECK(found == find("cuMemAlloc_v2") && found != dlsym(real, "cuMemAlloc_v2"));
+    CHECK(dlopen("libnothing.so", RTLD_NOW) == 0 && dlopen(0, RTLD_NOW) != 0);
+    CHECK(dlsym(dlopen("libm.so.6", RTLD_NOW), "cos") != 0);
 }
 static void capture(void) {
     Pointer ours = 0, graphs = 0;
@@ -282,7 +292,7 @@ static void late(void) {
 int main(int count, char **arguments) {
     static const struct { const char *name; void (*run)(void); } cases[] = {
         {"basics", basics}, {"synchronous", synchronous}, {"destroyed", destroyed}, {"ordered", ordered},
-        {"per_thread", per_thread}, {"looked_up", looked_up}, {"capture", capture}, {"other_context", other_context},
+        {"per_thread", per_thread}, {"looked_up", looked_up}, {"by_file_name", by_file_name}, {"capture", capture}, {"other_context", other_context},
         {"untracked", untracked}, {"off", off}, {"signalled", signalled}, {"forked", forked}, {"late", late},
     };
     CHECK(count == 2);
