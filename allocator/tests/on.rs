@@ -171,3 +171,29 @@ fn a_guard_refuses_streams_of_others_and_orders_inside_a_capture() {
     drop((s, t, u));
     world.end();
 }
+
+#[test]
+fn an_earlier_fence_does_not_end_the_use_of_a_guard() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let used = world.bytes(&s, granules(1));
+    let at = address(&used);
+    world.fill(&s, &used, 7, 0);
+    t.wait(&s.record().unwrap()).unwrap();
+    let on = used.on(&t).unwrap();
+    // The allocator has seen nothing of `t` since this fence: the end of the guard has to have a position of its own.
+    let earlier = t.record().unwrap();
+    world.raw_read(&t, on.address(), used.bytes(), 7, 100);
+    drop(on);
+    drop(used);
+    world.pass(50);
+    assert!(earlier.is_complete().unwrap());
+    let other = world.bytes(&s, granules(1));
+    assert_ne!(address(&other), at);
+    world.fill(&s, &other, 8, 10);
+    world.pass(50);
+    let again = world.bytes(&s, granules(1));
+    assert_eq!(address(&again), at);
+    drop((earlier, other, again, s, t));
+    world.end();
+}
