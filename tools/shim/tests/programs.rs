@@ -148,6 +148,16 @@ fn a_stream_that_cannot_be_followed_makes_frees_wait() {
 }
 
 #[test]
+fn a_reset_of_the_device_starts_anew() {
+    both("reset");
+}
+
+#[test]
+fn threads_get_memory_of_their_own() {
+    both("threads");
+}
+
+#[test]
 fn it_can_be_turned_off() {
     for way in [Way::Preload, Way::Path] {
         passes("off", way, &[("HIGHWATER_SHIM_OFF", "1")]);

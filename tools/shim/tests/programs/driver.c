@@ -11,13 +11,13 @@
 
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, DEINITIALIZED = 4, INVALID_CONTEXT = 201, NOT_FOUND = 500,
        NOT_READY = 600, CAPTURE_IMPLICIT = 906 };
-enum { STREAMS = 64, ITEMS = 512, PAGE = 2 << 20, PAGES = 32 };
+enum { STREAMS = 64, ITEMS = 65536, PAGE = 2 << 20, PAGES = 32 };
 #define TOTAL ((size_t)PAGES * PAGE)
 
 /* How far each stream has to be. */
 typedef struct { int at[STREAMS]; } Points;
 typedef struct { int is_wait, finished; Points points; } Item;
-typedef struct { int blocking, destroyed, capturing, items, done; void *context; Item item[ITEMS]; } Stream;
+typedef struct { int blocking, destroyed, capturing, items, done; void *context; Item *item[ITEMS]; } Stream;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Stream streams[STREAMS] = {{.blocking = 1}};
@@ -50,7 +50,7 @@ static Stream *find(void *handle) {
 static int passed(const Points *points);
 static int progress(Stream *stream) {
     while (stream->done < stream->items) {
-        Item *item = &stream->item[stream->done];
+        Item *item = stream->item[stream->done];
         if (!(item->is_wait ? passed(&item->points) : item->finished)) break;
         stream->done++;
     }
@@ -69,6 +69,12 @@ static Points now(Stream *stream) {
     return points;
 }
 
+static void push(Stream *stream, Item item) {
+    if (stream->items == ITEMS) abort();
+    stream->item[stream->items] = malloc(sizeof item);
+    *stream->item[stream->items++] = item;
+}
+
 static void deinitialise(void) { gone = 1; }
 EXPORT int cuInit(unsigned flags) {
     static int done;
@@ -84,7 +90,7 @@ EXPORT int cuDeviceGetName(char *name, int bytes, int device) { (void)device; sn
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) { (void)attribute; (void)device; *value = 1; return SUCCESS; }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; ALIVE; primary_uses++; *context = &primary; return SUCCESS; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; ALIVE; primary_uses--; return SUCCESS; }
-EXPORT int cuDevicePrimaryCtxReset_v2(int device) { (void)device; ALIVE; return SUCCESS; }
+EXPORT int cuDevicePrimaryCtxReset_v2(int device) { (void)device; ALIVE; used = 0; return SUCCESS; }
 EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { (void)device; *flags = 0; *active = primary_uses > 0; return SUCCESS; }
 EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) { (void)flags; (void)device; *context = current = &other_context; return SUCCESS; }
 EXPORT int cuCtxDestroy_v2(void *context) { if (current == context) current = 0; return SUCCESS; }
@@ -122,9 +128,7 @@ EXPORT int cuStreamEndCapture(void *handle, void **graph) { *graph = 0; find(han
 EXPORT int cuStreamWaitEvent(void *handle, Points *event, unsigned flags) {
     (void)flags; ALIVE;
     pthread_mutex_lock(&lock);
-    Stream *stream = find(handle);
-    if (stream->items == ITEMS) abort();
-    stream->item[stream->items++] = (Item){.is_wait = 1, .points = *event};
+    push(find(handle), (Item){.is_wait = 1, .points = *event});
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
@@ -203,8 +207,7 @@ EXPORT int cuGetProcAddress(const char *name, void **out, int version, uint64_t 
 /* What no real driver has. */
 EXPORT int cuFakeWork(void *handle) {
     pthread_mutex_lock(&lock);
-    Stream *stream = find(handle);
-    stream->item[stream->items++] = (Item){0};
+    push(find(handle), (Item){0});
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }
@@ -212,7 +215,7 @@ EXPORT int cuFakeWork(void *handle) {
 EXPORT int cuFakeFinish(void) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < STREAMS; i++)
-        for (int j = 0; j < streams[i].items; j++) streams[i].item[j].finished = 1;
+        for (int j = 0; j < streams[i].items; j++) streams[i].item[j]->finished = 1;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
 }

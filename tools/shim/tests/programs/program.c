@@ -169,6 +169,14 @@ static void per_thread(void) {
     /* Freed by another thread than the one whose stream it is. */
     in_thread(alloc_on_own_stream, context());
     held_until_finished(theirs);
+    /* Their stream is asked about from here. */
+    Stream stream = create(1);
+    in_thread(alloc_on_own_stream, context());
+    OK(release_on(theirs, stream));
+    CHECK(alloc_on(&second, LARGE, stream) == 2);
+    finish();
+    OK(alloc_on(&second, LARGE, stream));
+    OK(release_on(second, stream));
     CHECK(forwarded() == 0);
 }
 static int look_up(const char *name, void **out, int version, uint64_t flags) {
@@ -277,6 +285,46 @@ static void forked(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     OK(release(ours));
 }
+/* A reset takes all memory away, whoever has it. */
+static void reset(void) {
+    Pointer before = 0, after = 0;
+    OK(alloc(&before, LARGE));
+    OK(((int (*)(int))find("cuDevicePrimaryCtxReset_v2"))(0));
+    CHECK(release(before) == 1);
+    OK(alloc(&after, LARGE));
+    OK(release(after));
+    CHECK(forwarded() == 0);
+}
+/* Blocks of several threads never overlap. */
+static void *churn(void *context) {
+    static _Atomic int threads;
+    int tag = ++threads;
+    Stream stream, own[3];
+    OK(((int (*)(void *))find("cuCtxSetCurrent"))(context));
+    stream = create(tag % 2);
+    own[0] = stream; own[1] = (Stream)2; own[2] = 0;
+    Pointer blocks[8] = {0};
+    size_t sizes[8] = {0};
+    for (int i = 0; i < 2000; i++) {
+        int at = i % 8;
+        if (blocks[at]) {
+            for (size_t byte = 0; byte < sizes[at]; byte++) CHECK(((char *)blocks[at])[byte] == tag);
+            if (i % 3) OK(release_on(blocks[at], own[i % 2])); else OK(release(blocks[at]));
+        }
+        sizes[at] = 1 + (size_t)(i * 7919) % 20000;
+        if (i % 5) OK(alloc_on(&blocks[at], sizes[at], own[i % 3])); else OK(alloc(&blocks[at], sizes[at]));
+        memset((void *)blocks[at], tag, sizes[at]);
+    }
+    for (int at = 0; at < 8; at++) OK(release(blocks[at]));
+    OK(((int (*)(Stream))find("cuStreamDestroy_v2"))(stream));
+    return 0;
+}
+static void threads(void) {
+    pthread_t all[4];
+    for (int i = 0; i < 4; i++) OK(pthread_create(&all[i], 0, churn, context()));
+    for (int i = 0; i < 4; i++) OK(pthread_join(all[i], 0));
+    CHECK(forwarded() == 0);
+}
 static Pointer kept, kept_on;
 static void last(void) {
     Pointer pointer = 0;
@@ -294,8 +342,10 @@ int main(int count, char **arguments) {
         {"basics", basics}, {"synchronous", synchronous}, {"destroyed", destroyed}, {"ordered", ordered},
         {"per_thread", per_thread}, {"looked_up", looked_up}, {"by_file_name", by_file_name}, {"capture", capture}, {"other_context", other_context},
         {"untracked", untracked}, {"off", off}, {"signalled", signalled}, {"forked", forked}, {"late", late},
+        {"reset", reset}, {"threads", threads},
     };
     CHECK(count == 2);
+    alarm(120); /* whatever hangs fails */
     CHECK((library = dlopen("libcuda.so", RTLD_NOW)) != 0);
     if (strcmp(arguments[1], "late") == 0) OK(atexit(last));
     begin();
