@@ -27,7 +27,7 @@
 //! let allocator = Allocator::new(SimDevice::new(Default::default()))?;
 //! let stream = allocator.default_stream();
 //! let shape = MatmulShape { rows: 2, inner: 3, columns: 4 };
-//! let (a, b, c) = (stream.alloc(6)?, stream.alloc(12)?, stream.alloc(8)?);
+//! let (a, b, c) = (stream.alloc::<f32>(6)?, stream.alloc(12)?, stream.alloc(8)?);
 //! kernels::fill(&stream, 1.0, a.view())?;
 //! kernels::fill(&stream, 0.5, b.view())?;
 //! kernels::matmul(&stream, shape, Transposed::Neither, Update::Store, a.view(), b.view(), c.view())?;

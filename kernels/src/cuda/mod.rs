@@ -19,6 +19,8 @@ pub use error::BuildError;
 pub use matmul::cublaslt_version;
 
 pub(crate) use compile::Module;
+#[cfg(test)]
+pub(crate) use launch::Launch;
 pub(crate) use launch::{Program, Scalar, copy, zero};
 pub(crate) use library::Library;
 pub(crate) use matmul::{ElementType, Kind};

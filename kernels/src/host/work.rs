@@ -56,8 +56,9 @@ const fn additions(update: Update, elements: usize) -> usize {
 /// Work of [`matmul`](super::matmul()): `inner` multiplications and additions for each element of C.
 pub fn matmul(shape: MatmulShape, update: Update, element_bytes: usize) -> Work {
     let MatmulShape { rows, inner, columns } = shape;
-    let elements = rows * inner + inner * columns + touches(update) * rows * columns;
-    Work::new(2 * rows * inner * columns, elements * element_bytes)
+    // Products of sizes come first: where a size is zero the other ones may be anything.
+    let elements = rows * inner + inner * columns + rows * columns * touches(update);
+    Work::new(rows * inner * columns * 2, elements * element_bytes)
 }
 
 /// Work of [`bias_forward`](super::bias_forward): one addition for each element, in place.

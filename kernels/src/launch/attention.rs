@@ -32,6 +32,7 @@ pub fn attention_forward<E: Element>(
     lse: View<'_, f32>,
 ) -> Result<(), KernelError> {
     let Elements { packed, plain, rows } = Elements::of(shape);
+    let counted = countable(shape);
     Kernel::new(stream, "attention")
         .require(shape.head_width > 0, HEAD_WIDTH)
         .read("qkv", qkv, packed)
@@ -39,10 +40,10 @@ pub fn attention_forward<E: Element>(
         .write("lse", lse, rows)
         .fit_for_gpu::<E>(shape)
         .submit(
-            || work::attention_forward(shape, size_of::<E>()),
-            || sized(forward_launches::<E>(shape), shape),
+            || work::attention_forward(counted, size_of::<E>()),
+            || sized(forward_launches::<E>(counted), counted),
             move |[qkv, out, lse]| {
-                E::change(out, |out| host::attention_forward(shape, &E::values(qkv), out, lse.as_mut_slice()));
+                E::change(out, |out| host::attention_forward(counted, &E::values(qkv), out, lse.as_mut_slice()));
             },
         )
 }
@@ -74,6 +75,7 @@ pub fn attention_backward<E: Element>(
     views: AttentionBackward<'_, E>,
 ) -> Result<(), KernelError> {
     let Elements { packed, plain, rows } = Elements::of(shape);
+    let counted = countable(shape);
     Kernel::new(stream, "attention backward")
         .require(shape.head_width > 0, HEAD_WIDTH)
         .read("qkv", views.qkv, packed)
@@ -83,11 +85,11 @@ pub fn attention_backward<E: Element>(
         .write("dqkv", views.dqkv, packed)
         .fit_for_gpu::<E>(shape)
         .submit(
-            || work::attention_backward(shape, size_of::<E>()),
-            || sized(backward_launches::<E>(shape).scratch(shape.lse_elements()), shape),
+            || work::attention_backward(counted, size_of::<E>()),
+            || sized(backward_launches::<E>(counted).scratch(counted.lse_elements()), counted),
             move |[qkv, _out, lse, dout, dqkv]| {
                 let (qkv, lse, dout) = (&*E::values(qkv), lse.as_slice(), &*E::values(dout));
-                E::change(dqkv, |dqkv| host::attention_backward(shape, qkv, lse, dout, dqkv));
+                E::change(dqkv, |dqkv| host::attention_backward(counted, qkv, lse, dout, dqkv));
             },
         )
 }
@@ -108,6 +110,16 @@ impl Elements {
             rows: elements([batch, sequence, heads]),
         }
     }
+}
+
+/// The sizes of a shape without rows are anything, and products of some of them may be more than can be counted: a
+/// shape without sizes stands for it.
+fn countable(shape: AttentionShape) -> AttentionShape {
+    let AttentionShape { batch, sequence, heads, .. } = shape;
+    if [batch, sequence, heads].contains(&0) {
+        return AttentionShape { batch: 0, sequence: 0, heads: 0, head_width: 1 };
+    }
+    shape
 }
 
 impl Kernel<'_> {
@@ -234,5 +246,104 @@ fn backward_launches<E: Element>(shape: AttentionShape) -> Program {
                 .launch_exactly(Module::Attention, entry("keys"), of_keys, keys.threads, keys_bytes)
                 .launch_exactly(Module::Attention, entry("queries"), of_queries, queries.threads, queries_bytes)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::Launch;
+
+    fn shape(batch: usize, sequence: usize, heads: usize, head_width: usize) -> AttentionShape {
+        AttentionShape { batch, sequence, heads, head_width }
+    }
+
+    /// Entry, blocks, threads, shared bytes of each launch.
+    fn told(program: &Program) -> Vec<(&str, u32, u32, u32)> {
+        let of = |launch: &Launch| {
+            assert_eq!((launch.module, launch.grid.1), (Module::Attention, 1));
+            (launch.grid.0, launch.block, launch.shared_bytes)
+        };
+        let launches = program.launches.iter();
+        launches.map(|launch| (&*launch.entry, of(launch))).map(|(entry, (x, y, z))| (entry, x, y, z)).collect()
+    }
+
+    #[test]
+    fn f32_heads_are_cut_as_the_kernels_are_compiled() {
+        let cuts = [1, 16, 17, 33, 64, 65, 128, 129, 256].map(f32_tiles);
+        let expected = [
+            (16, 64, 64),
+            (16, 64, 64),
+            (32, 64, 64),
+            (64, 64, 64),
+            (64, 64, 64),
+            (128, 64, 32),
+            (128, 64, 32),
+            (256, 32, 32),
+            (256, 32, 32),
+        ];
+        assert_eq!(cuts, expected);
+    }
+
+    #[test]
+    fn forward_grids_cover_all_rows() {
+        // 64 rows a block: 5 heads of one block, or of two.
+        let one = forward_launches::<f32>(shape(1, 64, 5, 8));
+        assert_eq!(told(&one), [("attention_forward_f32", 5, 256, 4 * (192 * 20 + 64 * 68))]);
+        assert_eq!(forward_launches::<f32>(shape(1, 65, 5, 8)).launches[0].grid, (10, 1));
+        assert_eq!(forward_launches::<f32>(shape(3, 33, 1, 256)).launches[0].grid, (6, 1));
+        let wide = forward_launches::<bf16>(shape(2, 129, 3, 128));
+        assert_eq!(told(&wide), [("attention_forward_bf16_128", 12, 128, 2 * 128 * 128 + 4 * 64 * 256)]);
+    }
+
+    #[test]
+    fn backward_programs_take_the_averages_first() {
+        let launches = backward_launches::<f32>(shape(1, 65, 2, 64));
+        let bytes = 8 * (128 * 68 + 64 * 68);
+        let expected = [
+            ("attention_backward_delta_f32", 5, 256, 0),
+            ("attention_backward_keys_f32", 4, 256, bytes),
+            ("attention_backward_queries_f32", 4, 256, bytes),
+        ];
+        assert_eq!(told(&launches), expected);
+        let expected = [
+            ("attention_backward_delta_bf16", 3, 256, 0),
+            ("attention_backward_keys_bf16_32", 2, 128, 4 * 32 * 128 + (8 * 32 + 16) * 32),
+            ("attention_backward_queries_bf16_32", 2, 128, 4 * 32 * 128 + 8 * 32 * 32),
+        ];
+        assert_eq!(told(&backward_launches::<bf16>(shape(1, 65, 2, 32))), expected);
+        let wide = backward_launches::<bf16>(shape(1, 1, 1, 128));
+        assert_eq!(told(&wide)[1], ("attention_backward_keys_bf16_128", 1, 256, 4 * 128 * 128 + (8 * 128 + 16) * 64));
+    }
+
+    /// What a block may use at most, bytes: of compute capability 9.0 and 10.0.
+    #[test]
+    fn no_block_asks_for_more_shared_memory_than_there_is() {
+        const MOST: u32 = 227 << 10;
+        let programs = |width| {
+            let shape = shape(1, 1000, 1, width);
+            let mut all = vec![forward_launches::<f32>(shape), backward_launches::<f32>(shape)];
+            if BF16_WIDTHS.contains(&width) {
+                all.extend([forward_launches::<bf16>(shape), backward_launches::<bf16>(shape)]);
+            }
+            all
+        };
+        for launch in (1..=WIDEST_F32).flat_map(programs).flat_map(|program| program.launches) {
+            assert!(launch.shared_bytes <= MOST, "{launch:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_launched_for_no_rows() {
+        for empty in [shape(0, 3, 2, 32), shape(2, 0, 3, 32), shape(2, 3, 0, 32), shape(usize::MAX, usize::MAX, 0, 32)]
+        {
+            let empty = countable(empty);
+            for program in [forward_launches::<f32>(empty), backward_launches::<bf16>(empty)] {
+                assert_eq!(program, Program::default());
+            }
+        }
+        assert_eq!(countable(shape(2, 3, 1, 32)), shape(2, 3, 1, 32));
     }
 }

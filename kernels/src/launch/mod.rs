@@ -88,9 +88,9 @@ pub enum KernelError {
     Stream(#[from] StreamError),
 }
 
-/// The product of some sizes, if it can be counted.
+/// The product of some sizes, if it can be counted. Nothing can, however large the other sizes are.
 fn elements<const N: usize>(sizes: [usize; N]) -> Option<usize> {
-    sizes.into_iter().try_fold(1usize, usize::checked_mul)
+    if sizes.contains(&0) { Some(0) } else { sizes.into_iter().try_fold(1usize, usize::checked_mul) }
 }
 
 /// A kernel that is being put together.
@@ -233,5 +233,20 @@ impl<'a> Kernel<'a> {
         }
         let addresses: Vec<u64> = launch.operands().iter().map(|operand| operand.range.address.0).collect();
         Ok(launch.driver_body(move |stream| loaded.submit(stream, &addresses)).submit()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_counted_or_too_many() {
+        assert_eq!(elements([]), Some(1));
+        assert_eq!(elements([3, 5, 7]), Some(105));
+        assert_eq!(elements([usize::MAX, 1]), Some(usize::MAX));
+        assert_eq!(elements([usize::MAX, 2]), None);
+        assert_eq!(elements([usize::MAX, 2, 0]), Some(0), "a zero behind");
+        assert_eq!(elements([0, usize::MAX, 2]), Some(0), "and in front");
     }
 }
