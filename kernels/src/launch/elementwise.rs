@@ -151,3 +151,20 @@ pub fn gelu_backward<E: Element>(
         |[x, dout, dx]| E::change(dx, |dx| host::gelu_backward(&E::values(x), &E::values(dout), dx)),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::Scalar;
+
+    #[test]
+    fn a_thread_takes_sixteen_bytes() {
+        let singles = program::<f32>("add", 1025);
+        assert_eq!((&*singles.launches[0].entry, singles.launches[0].grid), ("add_f32", (2, 1)));
+        let halves = program::<bf16>("add", 2048);
+        assert_eq!((&*halves.launches[0].entry, halves.launches[0].grid), ("add_bf16", (1, 1)));
+        assert_eq!((halves.launches[0].block, &halves.scalars[..]), (256, &[Scalar::Size(2048)][..]));
+    }
+}

@@ -98,3 +98,42 @@ fn backward_program<E: Element>(shape: EmbeddingShape, tokens: usize, update: Up
 fn sized(program: Program, tokens: usize, shape: EmbeddingShape) -> Program {
     program.size(tokens).size(shape.vocabulary).size(shape.positions).size(shape.width)
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::Scalar;
+
+    const SHAPE: EmbeddingShape = EmbeddingShape { vocabulary: 100, positions: 30, width: 2050 };
+
+    fn told(program: &Program) -> Vec<(&str, (u32, u32))> {
+        program.launches.iter().map(|launch| (&*launch.entry, launch.grid)).collect()
+    }
+
+    #[test]
+    fn only_what_is_stored_is_cleared_first() {
+        let stored = backward_program::<f32>(SHAPE, 7, Update::Store);
+        let stages = [
+            ("embedding_backward_clear_f32", (201, 1)),
+            ("embedding_backward_tokens_f32", (7, 3)),
+            ("embedding_backward_positions_f32", (61, 1)),
+        ];
+        assert_eq!(told(&stored), stages);
+        let added = backward_program::<f32>(SHAPE, 7, Update::Accumulate);
+        assert_eq!(told(&added), stages[1..]);
+        assert_eq!((stored.scalars[4], added.scalars[4]), (Scalar::Flag(false), Scalar::Flag(true)));
+    }
+
+    #[test]
+    fn bf16_takes_half_the_blocks_and_every_grid_has_one() {
+        let half = backward_program::<bf16>(SHAPE, 7, Update::Store);
+        let grids: Vec<_> = told(&half).into_iter().map(|(_, grid)| grid).collect();
+        assert_eq!(grids, [(101, 1), (7, 2), (31, 1)]);
+        let none = backward_program::<bf16>(EmbeddingShape { vocabulary: 0, ..SHAPE }, 0, Update::Store);
+        assert_eq!(told(&none)[..2].iter().map(|(_, grid)| *grid).collect::<Vec<_>>(), [(1, 1), (1, 2)]);
+        let many = backward_program::<bf16>(SHAPE, 1 << 20, Update::Store);
+        assert_eq!(told(&many)[1].1, (65_535, 2), "the kernel walks on");
+    }
+}

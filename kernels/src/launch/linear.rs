@@ -64,11 +64,7 @@ pub fn bias_forward<E: Element>(
         .read_write("x", x, elements([rows, width]))
         .submit(
             || work::bias_forward(shape, size_of::<E>()),
-            || {
-                let entry = format!("bias_forward_{}", E::NAME);
-                let blocks = (rows * width).div_ceil(4096);
-                Program::default().launch(Module::Bias, entry, (blocks, 1), 256, 0).size(rows).size(width)
-            },
+            || forward_program::<E>(shape),
             move |[bias, x]| E::change(x, |x| host::bias_forward(shape, &E::values(bias), x)),
         )
 }
@@ -92,19 +88,63 @@ pub fn bias_backward<E: Element>(
         .update(update, "dbias", dbias, width)
         .submit(
             || work::bias_backward(shape, update, size_of::<E>()),
-            || {
-                let chunks = rows.div_ceil(128).clamp(1, 128);
-                let entry = |stage: &str| format!("bias_backward_{stage}_{}", E::NAME);
-                Program::default()
-                    .launch(Module::Bias, entry("partial"), (width.div_ceil(32 * E::PACK), chunks), 256, 0)
-                    .launch(Module::Bias, entry("final"), (width.div_ceil(32), 1), 512, 0)
-                    .scratch(chunks * width)
-                    .size(rows)
-                    .size(width)
-                    .flag(update == Update::Accumulate)
-            },
+            || backward_program::<E>(shape, update),
             move |[dout, dbias]| {
                 E::change(dbias, |dbias| host::bias_backward(shape, &E::values(dout), update, dbias));
             },
         )
+}
+
+fn forward_program<E: Element>(shape: Rows) -> Program {
+    let Rows { rows, width } = shape;
+    let entry = format!("bias_forward_{}", E::NAME);
+    let blocks = (rows * width).div_ceil(4096);
+    Program::default().launch(Module::Bias, entry, (blocks, 1), 256, 0).size(rows).size(width)
+}
+
+/// Chunks of rows are summed on their own, then the chunks.
+fn backward_program<E: Element>(shape: Rows, update: Update) -> Program {
+    let Rows { rows, width } = shape;
+    let chunks = rows.div_ceil(128).clamp(1, 128);
+    let entry = |stage: &str| format!("bias_backward_{stage}_{}", E::NAME);
+    Program::default()
+        .launch(Module::Bias, entry("partial"), (width.div_ceil(32 * E::PACK), chunks), 256, 0)
+        .launch(Module::Bias, entry("final"), (width.div_ceil(32), 1), 512, 0)
+        .scratch(chunks * width)
+        .size(rows)
+        .size(width)
+        .flag(update == Update::Accumulate)
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::Scalar;
+
+    fn told(program: &Program) -> Vec<(&str, (u32, u32), u32)> {
+        program.launches.iter().map(|launch| (&*launch.entry, launch.grid, launch.block)).collect()
+    }
+
+    #[test]
+    fn a_bias_is_added_by_blocks_of_4096_elements() {
+        let forward = forward_program::<f32>(Rows { rows: 4097, width: 2 });
+        assert_eq!(told(&forward), [("bias_forward_f32", (3, 1), 256)]);
+        assert_eq!(told(&forward_program::<bf16>(Rows { rows: 0, width: 2 })), [("bias_forward_bf16", (1, 1), 256)]);
+    }
+
+    #[test]
+    fn its_gradient_has_a_row_of_scratch_for_each_chunk() {
+        for (rows, chunks) in [(0, 1), (1, 1), (128, 1), (129, 2), (16_384, 128), (1 << 20, 128)] {
+            let singles = backward_program::<f32>(Rows { rows, width: 257 }, Update::Accumulate);
+            assert_eq!(singles.scratch, [chunks * 257]);
+            let chunks = chunks as u32;
+            let stages = [("bias_backward_partial_f32", (3, chunks), 256), ("bias_backward_final_f32", (9, 1), 512)];
+            assert_eq!(told(&singles), stages, "{rows} rows");
+            assert_eq!(singles.scalars, [Scalar::Size(rows), Scalar::Size(257), Scalar::Flag(true)]);
+            let halves = backward_program::<bf16>(Rows { rows, width: 257 }, Update::Store);
+            assert_eq!(halves.launches[0].grid, (2, chunks), "{rows} rows");
+        }
+    }
 }

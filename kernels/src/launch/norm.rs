@@ -154,3 +154,49 @@ fn backward_program<E: Element>(rows: Rows, dx_update: Update, parameter_update:
         .flag(dx_update == Update::Accumulate)
         .flag(parameter_update == Update::Accumulate)
 }
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+
+    use super::*;
+    use crate::cuda::Scalar;
+
+    /// Elements of a row that a thread holds in registers.
+    const HELD: usize = 16;
+
+    #[test]
+    fn groups_hold_their_rows_and_fill_their_blocks() {
+        for width in 1..20_000 {
+            let (group, groups) = row_groups(width);
+            assert!(group.is_multiple_of(32) && (32..=512).contains(&group), "{width}: {group} threads");
+            assert!(group * groups <= 512, "{width}: a block of {group} × {groups}");
+            assert!(width > 8192 || group * HELD >= width, "{width}: more than {group} threads hold");
+            // Each group has a barrier of its own, of sixteen; the first is the block's.
+            assert!((1..16).contains(&groups), "{width}: {groups} groups");
+        }
+        let cuts = [1, 512, 513, 768, 1536, 1537, 3072, 3073, 8192, 100_000].map(row_groups);
+        let expected = [(32, 6), (32, 6), (64, 3), (64, 3), (96, 2), (128, 1), (192, 1), (224, 1), (512, 1), (512, 1)];
+        assert_eq!(cuts, expected);
+        assert_eq!((row_block(1), row_block(768), row_block(1537), row_block(usize::MAX)), (192, 192, 128, 512));
+    }
+
+    #[test]
+    fn the_backward_pass_has_a_row_of_scratch_for_each_chunk() {
+        let program = |rows, width| backward_program::<bf16>(Rows { rows, width }, Update::Store, Update::Accumulate);
+        // Rows, width; chunks: a block has `groups` rows four times, up to 128 blocks or what fits three times as many.
+        for (rows, width, chunks) in
+            [(0, 8, 1), (1, 8, 1), (24, 8, 1), (25, 8, 2), (100_000, 8, 384), (100_000, 8192, 128), (5, 8192, 2)]
+        {
+            let program = program(rows, width);
+            assert_eq!(program.scratch, [chunks * 2 * width], "{rows} × {width}");
+            let grids: Vec<_> = program.launches.iter().map(|launch| (launch.grid, launch.block)).collect();
+            let final_blocks = u32::try_from((2 * width).div_ceil(32)).unwrap();
+            assert_eq!(grids, [((chunks as u32, 1), row_block(width)), ((final_blocks, 1), 512)], "{rows} × {width}");
+            let scalars = [Scalar::Size(rows), Scalar::Size(width), Scalar::Flag(false), Scalar::Flag(true)];
+            assert_eq!(program.scalars, scalars);
+        }
+        let entries: Vec<_> = program(1, 1).launches.into_iter().map(|launch| launch.entry).collect();
+        assert_eq!(entries, ["layer_norm_backward_partial_bf16", "layer_norm_backward_final_bf16"]);
+    }
+}

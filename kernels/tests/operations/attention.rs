@@ -9,12 +9,12 @@ use highwater::Stream;
 use highwater_kernels::host::{self, AttentionShape, Real};
 use highwater_kernels::{self as kernels, AttentionBackward, KernelError};
 
-use super::{Layout, Number, Operand, Operation, Random, Run, Slot, Tensor, Tolerance, units};
+use super::{F32_UNIT, Layout, Number, Operand, Operation, Random, Run, Slot, Tensor, Tolerance, units};
 
 /// One row, blocks that are not full, full ones, and one row more, for blocks of 32, 64 and 128 rows.
 const SEQUENCES: [usize; 7] = [1, 31, 64, 65, 128, 200, 513];
 
-/// What both elements are checked with; `empty` and one width for each of all sequences in turn.
+/// All sequences with all widths, the layouts and the numbers of heads in turn; and shapes without rows.
 pub(crate) fn all<E: Number>(run: &mut Run<'_>, widths: &[usize]) {
     let shapes = || {
         let sized = SEQUENCES.into_iter().flat_map(|sequence| widths.iter().map(move |&width| (sequence, width)));
@@ -23,19 +23,17 @@ pub(crate) fn all<E: Number>(run: &mut Run<'_>, widths: &[usize]) {
             (AttentionShape { batch, sequence, heads, head_width }, Layout::ALL[index / 3 % 3])
         })
     };
-    for (batch, sequence, heads) in [(0, 5, 2), (2, 0, 2), (2, 5, 0)] {
-        let shape = AttentionShape { batch, sequence, heads, head_width: widths[0] };
-        run.check::<E, _>(&Forward(shape), Layout::Aligned);
-    }
-    for (shape, layout) in shapes() {
+    let empty = || {
+        let sizes = [(0, 5, 2), (2, 0, 2), (2, 5, 0)].into_iter();
+        sizes.map(|(batch, sequence, heads)| {
+            (AttentionShape { batch, sequence, heads, head_width: widths[0] }, Layout::Aligned)
+        })
+    };
+    for (shape, layout) in empty().chain(shapes()) {
         run.check::<E, _>(&Forward(shape), layout);
     }
     run.report::<E, Forward>();
-    for (batch, sequence, heads) in [(0, 5, 2), (2, 0, 2), (2, 5, 0)] {
-        let shape = AttentionShape { batch, sequence, heads, head_width: widths[0] };
-        run.check::<E, _>(&Backward(shape), Layout::Aligned);
-    }
-    for (shape, layout) in shapes() {
+    for (shape, layout) in empty().chain(shapes()) {
         run.check::<E, _>(&Backward(shape), layout);
     }
     run.report::<E, Backward>();
@@ -47,9 +45,10 @@ fn probability_units(shape: AttentionShape) -> f64 {
     16.0 + 2.0 * (shape.head_width as f64).sqrt() + (shape.sequence as f64).sqrt()
 }
 
-/// What rounding of probabilities makes of a sum over row `row`, or over the rows from it on: `times` five deviations.
+/// What rounding probabilities to the element (which changes an f32 no further) makes of a sum over row `row`, or over
+/// the rows from it on.
 fn rounded<E: Number>(times: f64, row: usize) -> f64 {
-    if E::UNIT < 1e-6 { 0.0 } else { times * E::UNIT / ((row + 1) as f64).sqrt() }
+    times * (E::UNIT - F32_UNIT) / ((row + 1) as f64).sqrt()
 }
 
 struct Forward(AttentionShape);
@@ -78,7 +77,7 @@ impl Operation for Forward {
     }
 
     /// Values are at most one: a row is off by as much as its probabilities, relative, and by the roundings of them.
-    /// One deviation of these is UNIT / √3 · √(Σ p² v²), about a third of UNIT / √(t + 1).
+    /// One deviation of these is UNIT / √3 · √(Σ p² v²), about a third of UNIT / √(t + 1): the tolerance is six of them.
     fn tolerances<E: Number>(&self, _: &[Slot<f64>], _: &[Slot<f64>]) -> Vec<Tolerance> {
         let AttentionShape { sequence, heads, head_width, .. } = self.0;
         let f32_error = units(probability_units(self.0));
