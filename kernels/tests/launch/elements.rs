@@ -60,7 +60,7 @@ fn embeddings_and_the_optimizer() {
 #[test]
 fn attentions() {
     run(|run| {
-        attention::all::<f32>(run, &[1, 8, 33]);
-        attention::all::<bf16>(run, &[32]);
+        attention::all::<f32>(run, &[1, 8, 33], &[]);
+        attention::all::<bf16>(run, &[32], &[]);
     });
 }

@@ -30,9 +30,6 @@ pub(crate) trait Operation {
     const NAME: &'static str;
     /// Whether a GPU promises the bits of the host function in f32, rounded once.
     const EXACT: bool;
-    /// View offsets are multiples of this many elements.
-    const ALIGNMENT: usize = 1;
-
     /// Operands in the order of [`launch`](Operation::launch).
     fn operands<E: Number>(&self, random: &mut Random) -> Vec<Operand>;
 
@@ -43,6 +40,11 @@ pub(crate) trait Operation {
     /// How far each written operand may be from the f64 reference, in their order. `before` and `after` are the operands
     /// of the reference. The rounding of the result itself comes on top.
     fn tolerances<E: Number>(&self, before: &[Slot<f64>], after: &[Slot<f64>]) -> Vec<Tolerance>;
+
+    /// View offsets are multiples of this many elements.
+    fn alignment<E: Number>(&self) -> usize {
+        1
+    }
 
     /// What tells cases apart in messages.
     fn what(&self) -> String;

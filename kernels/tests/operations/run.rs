@@ -218,7 +218,7 @@ impl<'a> Run<'a> {
 
     /// The operands' memory after the operation.
     fn execute<E: Number, O: Operation>(&self, operation: &O, operands: &[Operand], layout: Layout) -> Vec<Downloaded> {
-        let offset = |index| layout.offset(index) * O::ALIGNMENT;
+        let offset = |index| layout.offset(index) * operation.alignment::<E>();
         let upload = |(index, operand): (usize, &Operand)| self.bench.upload::<E>(&operand.content, offset(index));
         let tensors: Vec<Tensor<E>> = operands.iter().enumerate().map(upload).collect();
         operation.launch::<E>(&self.bench.stream, &tensors).unwrap_or_else(|error| panic!("{error}"));
