@@ -270,21 +270,44 @@ mod tests {
         launches.map(|launch| (&*launch.entry, of(launch))).map(|(entry, (x, y, z))| (entry, x, y, z)).collect()
     }
 
+    const SOURCE: &str = include_str!("../../cu/attention.cu");
+
+    /// The numbers in the brackets of each line that begins with `name` and a bracket, or has them.
+    fn numbers(name: &str, closing: char) -> Vec<Vec<usize>> {
+        let inside = |line: &str| Some(line.split_once(name)?.1.split_once(closing)?.0.to_owned());
+        let all = SOURCE.lines().filter(|line| !line.starts_with('#')).filter_map(inside);
+        all.map(|inside| inside.split(',').map(|number| number.trim().parse().unwrap()).collect()).collect()
+    }
+
     #[test]
     fn f32_heads_are_cut_as_the_kernels_are_compiled() {
-        let cuts = [1, 16, 17, 33, 64, 65, 128, 129, 256].map(f32_tiles);
-        let expected = [
-            (16, 64, 64),
-            (16, 64, 64),
-            (32, 64, 64),
-            (64, 64, 64),
-            (64, 64, 64),
-            (128, 64, 32),
-            (128, 64, 32),
-            (256, 32, 32),
-            (256, 32, 32),
-        ];
-        assert_eq!(cuts, expected);
+        let plans = numbers("Plan<", '>');
+        assert_eq!(plans.len(), 5);
+        let mut narrower = 0;
+        for plan in plans {
+            let [rows, columns, sixteenths] = plan[..] else { panic!("{plan:?}") };
+            let width = 16 * sixteenths;
+            for width_in in [narrower + 1, width] {
+                assert_eq!(f32_tiles(width_in), (width, rows, columns), "{width_in}");
+            }
+            narrower = width;
+        }
+        assert_eq!(narrower, WIDEST_F32);
+    }
+
+    #[test]
+    fn bf16_heads_are_cut_as_the_kernels_are_compiled() {
+        let names = ["FORWARD_BF16(", "KEYS_BF16(", "QUERIES_BF16("];
+        for (name, cut) in names.into_iter().zip([Tile::forward, Tile::keys, Tile::queries]) {
+            let compiled = numbers(name, ')');
+            assert_eq!(compiled.iter().map(|numbers| numbers[0]).collect::<Vec<_>>(), BF16_WIDTHS, "{name}");
+            for numbers in compiled {
+                let [width, warps, sixteenths, columns, _resident] = numbers[..] else { panic!("{numbers:?}") };
+                let tile = cut(width);
+                let found = (tile.rows, tile.columns, tile.threads as usize);
+                assert_eq!(found, (16 * sixteenths * warps, columns, 32 * warps), "{name}{width}");
+            }
+        }
     }
 
     #[test]
@@ -295,7 +318,7 @@ mod tests {
         assert_eq!(forward_launches::<f32>(shape(1, 65, 5, 8)).launches[0].grid, (10, 1));
         assert_eq!(forward_launches::<f32>(shape(3, 33, 1, 256)).launches[0].grid, (6, 1));
         let wide = forward_launches::<bf16>(shape(2, 129, 3, 128));
-        assert_eq!(told(&wide), [("attention_forward_bf16_128", 12, 128, 2 * 128 * 128 + 4 * 64 * 256)]);
+        assert_eq!(told(&wide), [("attention_forward_bf16_128", 18, 128, 2 * 128 * 64 + 8 * 128 * 64)]);
     }
 
     #[test]

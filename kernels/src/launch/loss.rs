@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(told, [("rows_f32", (3, 1), 192), ("total_f32", (1, 1), 1024)]);
         let wide = program::<bf16>(Rows { rows: 13, width: 50_257 }, 0.5, "rows", None);
         let told: Vec<_> = wide.launches.iter().map(|launch| (&*launch.entry, launch.grid, launch.block)).collect();
-        assert_eq!(told, [("rows_bf16", (13, 1), 512)]);
+        assert_eq!(told, [("rows_bf16", (13, 1), 256)]);
         let none = program::<f32>(Rows { rows: 0, width: 8 }, 0.5, "rows", Some("total"));
         assert_eq!(none.launches.len(), 2, "the loss of no rows is stored too");
     }

@@ -162,23 +162,28 @@ mod tests {
     use super::*;
     use crate::cuda::Scalar;
 
-    /// Elements of a row that a thread holds in registers.
-    const HELD: usize = 16;
+    /// A number that the kernels are compiled with.
+    fn compiled(name: &str) -> usize {
+        let source = include_str!("../../cu/common.cuh");
+        let (_, behind) = source.split_once(&format!("constexpr int {name} = ")).unwrap();
+        behind.split_once(';').unwrap().0.parse().unwrap()
+    }
 
     #[test]
-    fn groups_hold_their_rows_and_fill_their_blocks() {
+    fn groups_are_as_the_kernels_are_compiled() {
+        let (held, most) = (compiled("HELD_ELEMENTS"), compiled("MOST_GROUP_THREADS"));
         for width in 1..20_000 {
             let (group, groups) = row_groups(width);
-            assert!(group.is_multiple_of(32) && (32..=512).contains(&group), "{width}: {group} threads");
-            assert!(group * groups <= 512, "{width}: a block of {group} × {groups}");
-            assert!(width > 8192 || group * HELD >= width, "{width}: more than {group} threads hold");
+            assert!(group.is_multiple_of(32) && (32..=most).contains(&group), "{width}: {group} threads");
+            assert!(width > held * most || group * held >= width, "{width}: more than {group} threads hold");
             // Each group has a barrier of its own, of sixteen; the first is the block's.
             assert!((1..16).contains(&groups), "{width}: {groups} groups");
+            let threads = row_block(width) as usize;
+            assert!(threads == group * groups && threads <= most, "{width}: {threads} threads");
         }
-        let cuts = [1, 512, 513, 768, 1536, 1537, 3072, 3073, 8192, 100_000].map(row_groups);
-        let expected = [(32, 6), (32, 6), (64, 3), (64, 3), (96, 2), (128, 1), (192, 1), (224, 1), (512, 1), (512, 1)];
+        let cuts = [1, 512, 513, 768, 1536, 1537, 3072, 3073, 4096, 100_000].map(row_groups);
+        let expected = [(32, 6), (32, 6), (64, 3), (64, 3), (96, 2), (128, 1), (192, 1), (224, 1), (256, 1), (256, 1)];
         assert_eq!(cuts, expected);
-        assert_eq!((row_block(1), row_block(768), row_block(1537), row_block(usize::MAX)), (192, 192, 128, 512));
     }
 
     #[test]
@@ -186,7 +191,7 @@ mod tests {
         let program = |rows, width| backward_program::<bf16>(Rows { rows, width }, Update::Store, Update::Accumulate);
         // Rows, width; chunks: a block has `groups` rows four times, up to 128 blocks or what fits three times as many.
         for (rows, width, chunks) in
-            [(0, 8, 1), (1, 8, 1), (24, 8, 1), (25, 8, 2), (100_000, 8, 384), (100_000, 8192, 128), (5, 8192, 2)]
+            [(0, 8, 1), (1, 8, 1), (24, 8, 1), (25, 8, 2), (100_000, 8, 384), (100_000, 4096, 256), (5, 4096, 2)]
         {
             let program = program(rows, width);
             assert_eq!(program.scratch, [chunks * 2 * width], "{rows} × {width}");

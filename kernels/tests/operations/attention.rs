@@ -14,7 +14,8 @@ use super::{F32_UNIT, Layout, Number, Operand, Operation, Random, Run, Slot, Ten
 /// One row, blocks that are not full, full ones, and one row more, for blocks of 32, 64 and 128 rows.
 const SEQUENCES: [usize; 7] = [1, 31, 64, 65, 128, 200, 513];
 
-/// All sequences with all widths, the layouts and the numbers of heads in turn; shapes without rows; and the shapes of `large`.
+/// All sequences with all widths, the layouts and the numbers of heads in turn; shapes without rows; and those of
+/// `large`.
 pub(crate) fn all<E: Number>(run: &mut Run<'_>, widths: &[usize], large: &[AttentionShape]) {
     let shapes = || {
         let sized = SEQUENCES.into_iter().flat_map(|sequence| widths.iter().map(move |&width| (sequence, width)));
