@@ -8,7 +8,7 @@ use crate::{Access, PageHandle, StreamId};
 /// One of the two operations of a [`Hazard`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HazardSide {
-    /// [`Executed::id`].
+    /// [`Executed::id`](crate::Executed::id).
     pub id: u64,
     /// The operation's name.
     pub name: Cow<'static, str>,
