@@ -25,11 +25,13 @@
 //!
 //! # What is recorded, and what is not
 //!
-//! A launch or a copy through [`Stream`] records its uses: they last until the first fence that is recorded behind it (the
-//! free records one if nobody did). Work that this crate does not see needs
-//! [`Buffer::record_stream`] (everything given to the stream by the time of the free) or [`Buffer::record_use`] (up to
-//! a fence). Pointers that are stored inside other buffers are seen by nobody: record their uses by hand. After
-//! [`Buffer::device_address`] has been called every use of the buffer counts as a whole-stream use.
+//! A launch or a copy through [`Stream`] records its uses: they last until the first fence that is recorded behind it
+//! (the free records one if nobody did). Work that is submitted past this crate is given its memory by [`Buffer::on`],
+//! whose guard orders the stream and records the use; with the feature `cuda`, calls of cudarc take buffers themselves
+//! (see the module `cuda`). Work that this crate does not see at all needs [`Buffer::record_stream`] (everything given
+//! to the stream by the time of the free) or [`Buffer::record_use`] (up to a fence). Pointers that are stored inside
+//! other buffers are seen by nobody: record their uses by hand. After [`Buffer::device_address`] has been called every
+//! use of the buffer counts as a whole-stream use.
 //!
 //! # Modules
 //!

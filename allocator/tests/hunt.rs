@@ -52,7 +52,7 @@ impl<'a> Hunter<'a> {
     }
 
     fn step(&mut self) {
-        match self.rng.below(20) {
+        match self.rng.below(21) {
             0..5 => self.make(),
             5..9 => self.read(),
             9..11 => self.rewrite(),
@@ -60,7 +60,8 @@ impl<'a> Hunter<'a> {
             15 => self.renew(),
             16 => self.raw_use(),
             17 => self.exact_use(),
-            18 => self.replace_stream(),
+            18 => self.guarded_use(),
+            19 => self.replace_stream(),
             _ => self.let_go(),
         }
     }
@@ -169,6 +170,19 @@ impl<'a> Hunter<'a> {
         let fence = stream.record().unwrap();
         piece.buffer.record_use(&stream, &fence).unwrap();
         piece.read.push((user, fence));
+        self.world.idle(&stream, 20);
+    }
+
+    /// The same under a guard, which brings the order with the former uses of the memory, and not that with the write.
+    fn guarded_use(&mut self) {
+        let Some(piece) = self.any_piece() else { return };
+        let user = self.any_stream();
+        self.after_write(user, piece);
+        let (stream, piece) = (self.streams[user].clone(), &mut self.pieces[piece]);
+        let on = piece.buffer.on(&stream).unwrap();
+        self.world.raw_read(&stream, on.address(), piece.buffer.bytes(), piece.value, 3);
+        drop(on);
+        piece.read.push((user, stream.record().unwrap()));
         self.world.idle(&stream, 20);
     }
 

@@ -8,9 +8,10 @@
 //!
 //! # Buffers
 //!
-//! [`Buffer::on`](crate::Buffer::on) is the way to launch: `builder.arg(&buffer.on(&stream)?)`. The guard is held over the launch and
-//! dropped behind it. Calls of cudarc that are given their stream (copies, cuBLASLt, NCCL) take a [`Buffer`](crate::Buffer) or
-//! [`View`](crate::View) itself:
+//! [`Buffer::on`](crate::Buffer::on) is the way to launch: `builder.arg(&buffer.on(&stream)?)`. The guard is held over
+//! the launch and dropped behind it; a launch on another stream than the guard's is seen by nobody. Calls of cudarc
+//! that are given their stream (copies, cuBLASLt, NCCL) take a [`Buffer`](crate::Buffer) or [`View`](crate::View)
+//! itself:
 //!
 //! - On the buffer's own stream nothing has to be noted.
 //! - Another stream of the allocator is ordered after what was done with the memory before, and uses it until the free.
