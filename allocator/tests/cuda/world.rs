@@ -57,8 +57,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub(crate) fn open(mut self) {
-        self.side.memset_zeros(&mut self.closed).unwrap();
+    pub(crate) fn open(self) {
+        let Gate { mut closed, side } = self;
+        side.memset_zeros(&mut closed).unwrap();
+        // The kernel may look at the word any time later: it must not become the word of another gate.
+        std::mem::forget(closed);
     }
 }
 
