@@ -110,6 +110,7 @@ const WITH_UNSAFE: &[&str] = &[
     "kernels/src/host/matmul.rs",
     "tools/shim/src/exports.rs",
     "tools/shim/src/ffi.rs",
+    "tools/shim/tests/gpu.rs",
 ];
 
 #[test]

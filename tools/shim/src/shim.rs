@@ -7,6 +7,7 @@
 //! Order of the locks: the contexts, then a GPU's own; the blocks are held alone.
 
 use std::collections::BTreeMap;
+use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -104,16 +105,18 @@ impl Shim {
         if !ffi::has_primary_context(device) {
             return None;
         }
-        match Gpu::open(u32::try_from(device).ok()?, context) {
-            Ok(gpu) => Some(gpu),
-            Err(OpenError::OtherContext) => None,
-            Err(error) => {
-                if !self.told_of_opening.swap(true, Ordering::Relaxed) {
-                    eprintln!("highwater: the driver serves this context itself: {error}");
-                }
-                None
-            }
+        let ordinal = u32::try_from(device).ok()?;
+        let why = match catch_unwind(|| Gpu::open(ordinal, context)) {
+            Ok(Ok(gpu)) => return Some(gpu),
+            Ok(Err(OpenError::OtherContext)) => return None,
+            Ok(Err(error)) => error.to_string(),
+            // The bindings panic when the driver lacks a function.
+            Err(_) => "it is too old".to_owned(),
+        };
+        if !self.told_of_opening.swap(true, Ordering::Relaxed) {
+            eprintln!("highwater: the driver serves this context itself: {why}");
         }
+        None
     }
 
     fn gpu_or_count(&self) -> Option<Arc<Gpu>> {

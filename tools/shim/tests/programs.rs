@@ -24,7 +24,7 @@ fn compiled() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shim");
-        for part in ["driver", "shim"] {
+        for part in ["driver", "old", "shim"] {
             fs::create_dir_all(folder.join(part)).unwrap();
         }
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
@@ -37,11 +37,9 @@ fn compiled() -> &'static Path {
                 .status();
             assert!(status.expect("cc is what Rust links with").success(), "{source} is not compiled");
         };
-        compile(
-            "driver.c",
-            "driver/libcuda.so.1",
-            &["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-ldl"],
-        );
+        let as_driver = ["-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1", "-ldl"];
+        compile("driver.c", "driver/libcuda.so.1", &as_driver);
+        compile("driver.c", "old/libcuda.so.1", &[&["-DOLD"], &as_driver[..]].concat());
         // A second name for the driver, which nothing in front takes for it.
         let second = folder.join("driver/libfake.so");
         let _ = fs::remove_file(&second);
@@ -170,6 +168,13 @@ fn it_can_be_turned_off() {
 fn settings_that_are_not_valid_leave_the_driver_alone() {
     let errors = passes("off", Way::Preload, &[("HIGHWATER_ALLOC_CONF", "colour:red")]);
     assert!(errors.contains("unknown setting \"colour\""), "{errors}");
+}
+
+#[test]
+fn a_driver_that_lacks_something_serves_alone() {
+    let old = compiled().join("old");
+    let errors = passes("off", Way::Preload, &[("LD_LIBRARY_PATH", old.to_str().unwrap())]);
+    assert!(errors.contains("the driver serves this context itself"), "{errors}");
 }
 
 #[test]

@@ -123,6 +123,16 @@ EXPORT int cuStreamIsCapturing(void *handle, int *status) {
         if (streams[i].capturing && streams[i].blocking) return CAPTURE_IMPLICIT;
     return SUCCESS;
 }
+#ifndef OLD
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode) {
+    static __thread int current_mode;
+    int before = current_mode;
+    ALIVE;
+    current_mode = *mode;
+    *mode = before;
+    return SUCCESS;
+}
+#endif
 EXPORT int cuStreamBeginCapture_v2(void *handle, int mode) { (void)mode; find(handle)->capturing = 1; return SUCCESS; }
 EXPORT int cuStreamEndCapture(void *handle, void **graph) { *graph = 0; find(handle)->capturing = 0; return SUCCESS; }
 EXPORT int cuStreamWaitEvent(void *handle, Points *event, unsigned flags) {
