@@ -57,14 +57,14 @@ static int progress(Stream *stream) {
     return stream->done;
 }
 static int passed(const Points *points) {
-    for (int i = 0; i < STREAMS; i++)
+    for (int i = 0; i < stream_count; i++)
         if (points->at[i] > 0 && progress(&streams[i]) < points->at[i]) return 0;
     return 1;
 }
 /* The legacy stream comes after all streams that are not non-blocking. */
 static Points now(Stream *stream) {
     Points points = {{0}};
-    for (int i = 0; i < STREAMS; i++)
+    for (int i = 0; i < stream_count; i++)
         if (&streams[i] == stream || (stream == &streams[0] && streams[i].blocking)) points.at[i] = streams[i].items;
     return points;
 }
@@ -119,7 +119,7 @@ EXPORT int cuStreamIsCapturing(void *handle, int *status) {
     ALIVE;
     Stream *stream = find(handle);
     *status = stream->capturing;
-    for (int i = 1; i < STREAMS && stream == &streams[0]; i++)
+    for (int i = 1; i < stream_count && stream == &streams[0]; i++)
         if (streams[i].capturing && streams[i].blocking) return CAPTURE_IMPLICIT;
     return SUCCESS;
 }
@@ -224,7 +224,7 @@ EXPORT int cuFakeWork(void *handle) {
 /* Finishes the work of all streams. */
 EXPORT int cuFakeFinish(void) {
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < STREAMS; i++)
+    for (int i = 0; i < stream_count; i++)
         for (int j = 0; j < streams[i].items; j++) streams[i].item[j]->finished = 1;
     pthread_mutex_unlock(&lock);
     return SUCCESS;
