@@ -73,22 +73,29 @@ impl ProgramDevice {
         *self.grave.get().expect("it is dug before streams are adopted")
     }
 
-    /// The program is about to destroy a stream: its last fence is recorded now, and its handle is not used again. On
-    /// failure the device has forgotten it all the same, and the uses of its work have to be awaited otherwise.
+    /// The program is about to destroy a stream: its last fence is left with the grave, and its handle is not used again.
+    /// It is done past the device, which leaves fences alone while any stream captures: this is one that does not.
     ///
     /// # Errors
-    /// When the fence could not be recorded.
-    pub(crate) fn bury(&self, stream: StreamId) -> DeviceResult<()> {
+    /// When nothing stands for the stream's work now. The device has forgotten the stream all the same.
+    pub(crate) fn bury(&self, stream: StreamId, handle: usize) -> DeviceResult<()> {
         let mut special = self.special.write();
-        let grave = self.grave();
-        let ended = self.gpu.record(stream).and_then(|fence| {
-            let held = self.gpu.wait(grave, fence);
-            self.gpu.release_fence(fence);
-            held
-        });
+        let followed = self
+            .follow(self.grave(), handle)
+            .or_else(|error| if ffi::synchronize_stream(handle) == ffi::SUCCESS { Ok(()) } else { Err(error) });
         special.insert(stream, Special::Buried);
         let forgotten = self.gpu.destroy_stream(stream);
-        ended.and(forgotten)
+        followed.and(forgotten)
+    }
+
+    /// Holds a stream of the device back until everything that another stream was given so far is complete.
+    fn follow(&self, follower: StreamId, leader: usize) -> DeviceResult<()> {
+        let follower = self.gpu.cuda_stream(follower).expect("a shadow and the grave live as long as they are needed");
+        ffi::hold_back(&follower, leader).map_err(|answer| DeviceError::Driver {
+            call: DeviceCall::Record,
+            name: format!("CUDA error {answer}"),
+            text: "a stream of the program could not be followed".into(),
+        })
     }
 
     fn adopt(&self, stream: usize, name: &str) -> DeviceResult<StreamId> {
@@ -107,12 +114,7 @@ impl ProgramDevice {
     fn shadow_behind(&self, stream: StreamId, shadow: StreamId) -> DeviceResult<()> {
         let own = ffi::stream_id(ffi::PER_THREAD) == Some(stream.0);
         let leader = if own { ffi::PER_THREAD } else { ffi::LEGACY };
-        let known = self.gpu.cuda_stream(shadow).expect("a shadow lives as long as its stream is known");
-        ffi::hold_back(&known, leader).map_err(|answer| DeviceError::Driver {
-            call: DeviceCall::Record,
-            name: format!("CUDA error {answer}"),
-            text: "the thread's default stream could not be followed".into(),
-        })
+        self.follow(shadow, leader)
     }
 }
 

@@ -106,7 +106,7 @@ impl Gpu {
     pub(crate) fn end_stream(&self, stream: usize) {
         let Some(id) = ffi::stream_id(stream) else { return };
         let Some(known) = self.streams.read().get(&id).cloned() else { return };
-        if self.device.bury(known.id()).is_err() {
+        if self.device.bury(known.id(), stream).is_err() {
             self.untracked.store(true, Ordering::Release);
         }
         // Afterwards, so that at each moment a free finds it either here or among the destroyed ones.

@@ -221,8 +221,14 @@ static void capture(void) {
     CHECK(release_on(ours, stream) == 1);
     OK(release_on(ours, other));
     OK(((int (*)(Stream, void **))find("cuStreamEndCapture"))(stream, &graph));
-    OK(alloc_on(&ours, LARGE, stream));
-    OK(release_on(ours, stream));
+    /* Fences are left alone during a capture, but for a stream that goes away. */
+    OK(alloc_on(&ours, LARGE, other));
+    work(other);
+    OK(((int (*)(Stream, int))find("cuStreamBeginCapture_v2"))(stream, 0));
+    OK(((int (*)(Stream))find("cuStreamDestroy_v2"))(other));
+    OK(((int (*)(Stream, void **))find("cuStreamEndCapture"))(stream, &graph));
+    held_until_finished(ours);
+    CHECK(CALL(cuFakeSynchronizations) == 0);
 }
 static void other_context(void) {
     Pointer ours = 0, others = 0;
