@@ -77,6 +77,14 @@ fn begin_use<'a>(allocation: &'a Allocation, stream: &'a CudaStream) -> SyncOnDr
         return SyncOnDrop::Record(None);
     }
     let mut errors = Errors::of(stream.context());
+    // The driver is asked for no id while the stream captures: that would spoil the capture. What is known is alive, so
+    // its handle does not lie.
+    if captures(stream) {
+        return match device.known_id_of(stream).and_then(|id| Known::of(owner, id)) {
+            Some(known) => known.begin(allocation, &mut errors),
+            None => begin_captured(allocation, &mut errors),
+        };
+    }
     let id = match device.id_of(stream).doing(|| "asking for the id of a stream".into()) {
         Ok(id) => id,
         Err(error) => {
@@ -84,20 +92,53 @@ fn begin_use<'a>(allocation: &'a Allocation, stream: &'a CudaStream) -> SyncOnDr
             return SyncOnDrop::Sync(Some(stream));
         }
     };
-    if stream.context().cu_ctx() == device.context().cu_ctx() {
+    let same_context = stream.context().cu_ctx() == device.context().cu_ctx();
+    if let Some(known) = Known::of(owner, id).filter(|_| same_context) {
+        return known.begin(allocation, &mut errors);
+    }
+    begin_outside(device, allocation, (stream, id), &mut errors)
+}
+
+fn captures(stream: &CudaStream) -> bool {
+    !matches!(stream.capture_status(), Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE))
+}
+
+/// A stream that the allocator knows.
+enum Known {
+    /// The stream that the memory was allocated on.
+    Owner,
+    /// Another one.
+    Other(Stream),
+}
+
+impl Known {
+    fn of(owner: &Stream, id: StreamId) -> Option<Known> {
         if id == owner.id() {
-            return SyncOnDrop::Record(None);
+            return Some(Known::Owner);
         }
-        if let Some(user) = owner.shared().known_stream(id) {
+        owner.shared().known_stream(id).map(Known::Other)
+    }
+
+    /// The owner's use needs no note, another's lasts until the free.
+    fn begin<'a>(self, allocation: &'a Allocation, errors: &mut Errors<'_>) -> SyncOnDrop<'a> {
+        if let Known::Other(user) = self {
             let context = Context::here();
             if let Err(error) = user.come_after(allocation, context) {
                 errors.keep_ours(&error);
             }
             allocation.note_use(user.slot(), Until::Free, context);
-            return SyncOnDrop::Record(None);
         }
+        SyncOnDrop::Record(None)
     }
-    begin_outside(device, allocation, (stream, id), &mut errors)
+}
+
+/// Work that a stream captures runs when the graph is launched: the program keeps the memory for that. No order can be
+/// put before it now.
+fn begin_captured<'a>(allocation: &'a Allocation, errors: &mut Errors<'_>) -> SyncOnDrop<'a> {
+    if !allocation.is_settled() {
+        errors.keep_ours(&capturing("ordering a stream after the former uses of a buffer"));
+    }
+    SyncOnDrop::Record(None)
 }
 
 /// The same for a stream that the allocator does not know.
@@ -107,13 +148,6 @@ fn begin_outside<'a>(
     (stream, id): (&'a CudaStream, StreamId),
     errors: &mut Errors<'_>,
 ) -> SyncOnDrop<'a> {
-    let captures = !matches!(stream.capture_status(), Ok(CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE));
-    if captures && !allocation.is_settled() {
-        errors.keep_ours(&capturing("ordering a stream after the former uses of a buffer"));
-    }
-    if captures {
-        return SyncOnDrop::Record(None);
-    }
     if let Err(error) = come_after_outside(device, allocation, stream) {
         errors.keep_ours(&error);
     }

@@ -23,6 +23,10 @@ const LIBRARY: &str = "cuBLASLt (libcublasLt.so)";
 /// The most memory that a product may work in, bytes.
 const MOST_WORKSPACE_BYTES: usize = 32 << 20;
 
+/// Parts of a sum may be added up in the type of the computation alone, not in the output's: a `bf16` result is rounded
+/// once. What the library calls `CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`.
+const SUMS_IN_F32: u32 = 2;
+
 /// The best alignment that the library asks for, bytes.
 const BEST_ALIGNMENT: u64 = 256;
 
@@ -315,6 +319,7 @@ impl Plan {
         let preference = Preference(preference);
         let most: u64 = MOST_WORKSPACE_BYTES as u64;
         preference.set(Attribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most)?;
+        preference.set(Attribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &SUMS_IN_F32)?;
         let [a, b, c] = kind.alignment;
         for (attribute, alignment) in [
             (Attribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b),

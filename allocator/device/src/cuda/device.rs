@@ -201,6 +201,12 @@ impl CudaDevice {
         driver::stream_id(DeviceCall::CreateStream, stream).map(StreamId)
     }
 
+    /// The id of a stream that this device knows, without asking the driver: harmless while the stream captures.
+    #[must_use]
+    pub fn known_id_of(&self, stream: &CudaStream) -> Option<StreamId> {
+        self.streams.id_of(stream)
+    }
+
     /// A stream for calls past this crate; `None` when the device does not know it.
     #[must_use]
     pub fn cuda_stream(&self, stream: StreamId) -> Option<Arc<CudaStream>> {

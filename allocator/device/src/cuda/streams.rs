@@ -67,6 +67,11 @@ impl Streams {
         known.ok_or_else(|| invalid(call, format!("{stream:?} is not a stream of the device")))
     }
 
+    /// The id of a known stream, by its handle: what is known is alive, so no other stream has the handle.
+    pub(super) fn id_of(&self, stream: &CudaStream) -> Option<StreamId> {
+        self.known.read().iter().find(|(_, known)| *known.stream == *stream).map(|(&id, _)| id)
+    }
+
     /// The stream for somebody outside.
     pub(super) fn expose(&self, stream: StreamId) -> Option<Arc<CudaStream>> {
         let mut known = self.known.write();
