@@ -6,7 +6,8 @@ use super::{Element, Kernel, KernelError, elements};
 use crate::cuda::{self, Kind, Library, Module, Program};
 use crate::host::{self, MatmulShape, Rows, Transposed, Update, work};
 
-/// c = a·b, or c += a·b; see [`host::matmul`]. On a GPU by cuBLASLt, which takes memory to work in from the allocator.
+/// c = a·b, or c += a·b; see [`host::matmul`]. On a GPU by cuBLASLt, which takes memory to work in from the allocator. It
+/// sums in `f32`; a `bf16` product that is added to `c` may be rounded once before the sum is.
 ///
 /// # Errors
 /// When a length does not fit the shape, or the device fails.

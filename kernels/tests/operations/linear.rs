@@ -67,9 +67,11 @@ impl Operation for Matmul {
         host::matmul(self.shape, self.transposed, self.update, a.values(), b.values(), c.out());
     }
 
-    /// Each of `inner` products is at most one.
+    /// Each of `inner` products is at most one. Where the product is added to what is there, which is at most one, the
+    /// library may round it to the element first.
     fn tolerances<E: Number>(&self, _: &[Slot<f64>], _: &[Slot<f64>]) -> Vec<Tolerance> {
-        vec![Tolerance::flat(0.0, sum_error(self.shape.inner))]
+        let first = if self.update == Update::Accumulate { E::UNIT } else { 0.0 };
+        vec![Tolerance::flat(first, sum_error(self.shape.inner) + first)]
     }
 
     fn what(&self) -> String {

@@ -53,10 +53,11 @@ pub(super) fn exposed_fraction(timeline: &[Executed], rank: u32, plan: &Plan) ->
     let (communication, compute) = (of_lane(Lane::Communication), of_lane(Lane::Compute));
     let total: u64 = communication.iter().filter(|e| counts(e)).map(|e| e.end_ns - e.start_ns).sum();
     let (mut exposed, mut before_ns) = (0, 0);
-    for executed in compute {
+    // The first one is left out: what ran before it is not known.
+    for executed in compute.into_iter().filter(|e| counts(e)) {
         let collective = |id: &u64| communication.binary_search_by_key(id, |e| e.id).ok();
         let ends = executed.waited.iter().filter_map(collective).map(|index| communication[index].end_ns);
-        if let Some(end_ns) = ends.max().filter(|_| counts(executed)) {
+        if let Some(end_ns) = ends.max().filter(|_| before_ns > 0) {
             exposed += end_ns.saturating_sub(before_ns.max(executed.submitted_ns));
         }
         before_ns = executed.end_ns;
@@ -110,18 +111,20 @@ mod tests {
     fn a_collective_is_exposed_while_a_computation_could_run_but_for_it() {
         let (plan, gather, forward) = plan();
         let exposed = |operations: &[Executed]| exposed_fraction(operations, 0, &plan);
-        let collective = ran(0, gather, 0, (0, 100), &[]);
-        let waiting = |submitted| ran(2, forward, submitted, (100, 150), &[0]);
-        assert_eq!(exposed(&[collective.clone(), waiting(10)]), 0.9, "from the submission on");
+        let collective = ran(1, gather, 0, (50, 150), &[]);
+        let before = |end| ran(0, forward, 0, (1, end), &[]);
+        let waiting = |submitted| ran(2, forward, submitted, (150, 200), &[1]);
+        assert_eq!(exposed(&[before(20), collective.clone(), waiting(60)]), 0.9, "from the submission on");
+        assert_eq!(exposed(&[before(110), collective.clone(), waiting(60)]), 0.4, "from the end before");
+        assert_eq!(exposed(&[before(20), collective.clone(), waiting(500)]), 0.0, "the host came later");
         assert_eq!(
-            exposed(&[collective.clone(), ran(1, forward, 0, (0, 60), &[]), waiting(10)]),
-            0.4,
-            "from the end before"
+            exposed(&[before(20), collective.clone(), ran(2, forward, 60, (150, 200), &[])]),
+            0.0,
+            "nobody waits"
         );
-        assert_eq!(exposed(&[collective.clone(), waiting(500)]), 0.0, "the host came later");
-        assert_eq!(exposed(&[collective.clone(), ran(2, forward, 10, (100, 150), &[])]), 0.0, "nobody waits");
-        assert_eq!(exposed(&[waiting(0)]), 0.0, "there is no communication");
-        assert_eq!(exposed_fraction(&[collective, waiting(10)], 1, &plan), 0.0, "another rank's");
+        assert_eq!(exposed(&[collective.clone(), waiting(60)]), 0.0, "what ran before is not known");
+        assert_eq!(exposed(&[before(20), waiting(60)]), 0.0, "there is no communication");
+        assert_eq!(exposed_fraction(&[before(20), collective, waiting(60)], 1, &plan), 0.0, "another rank's");
     }
 
     #[test]
