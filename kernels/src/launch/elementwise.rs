@@ -80,13 +80,21 @@ pub fn fill<E: Element>(stream: &Stream, value: f32, target: View<'_, E>) -> Res
 pub fn copy<E: Element>(stream: &Stream, source: View<'_, E>, target: View<'_, E>) -> Result<(), KernelError> {
     let count = target.len();
     let kernel = Kernel::new(stream, "copy").read("source", source, count).write("target", target, count);
-    let kernel = kernel.checked(|| work::copy(count, size_of::<E>()))?;
-    if stream.cuda_device().is_none() {
-        return kernel.submit_to_host(|[source, target]| target.as_bytes_mut().copy_from_slice(source.as_bytes()));
+    kernel.submit_copy(count, size_of::<E>())
+}
+
+impl Kernel<'_> {
+    /// Submits a copy of the first operand to the second; both are of one type.
+    #[track_caller]
+    fn submit_copy(self, count: usize, element_bytes: usize) -> Result<(), KernelError> {
+        let kernel = self.checked(|| work::copy(count, element_bytes))?;
+        if kernel.stream.cuda_device().is_none() {
+            return kernel.submit_to_host(|[source, target]| target.as_bytes_mut().copy_from_slice(source.as_bytes()));
+        }
+        let (addresses, bytes) = (kernel.addresses(), (count * element_bytes) as u64);
+        let body = move |stream| cuda::copy(stream, addresses[0], addresses[1], bytes);
+        Ok(kernel.launch.driver_body(body).submit()?)
     }
-    let (addresses, bytes) = (kernel.addresses(), (count * size_of::<E>()) as u64);
-    let body = move |stream| cuda::copy(stream, addresses[0], addresses[1], bytes);
-    Ok(kernel.launch.driver_body(body).submit()?)
 }
 
 /// target = source, in another type: to the nearest value, ties to even; both of one length.
@@ -104,13 +112,7 @@ pub fn cast<From: Element, To: Element>(
     let element_bytes = size_of::<From>().max(size_of::<To>());
     if From::NAME == To::NAME {
         // Both are of one type, though the compiler does not know it: a copy.
-        let kernel = kernel.checked(|| work::copy(count, element_bytes))?;
-        if stream.cuda_device().is_none() {
-            return kernel.submit_to_host(|[source, target]| target.as_bytes_mut().copy_from_slice(source.as_bytes()));
-        }
-        let (addresses, bytes) = (kernel.addresses(), (count * element_bytes) as u64);
-        let body = move |stream| cuda::copy(stream, addresses[0], addresses[1], bytes);
-        return Ok(kernel.launch.driver_body(body).submit()?);
+        return kernel.submit_copy(count, element_bytes);
     }
     kernel.submit(
         || work::copy(count, element_bytes),
