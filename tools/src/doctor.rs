@@ -36,7 +36,13 @@ struct Finding {
 /// Refuses to go on without what is needed; the first thing that is missing is told.
 pub(crate) fn require(need: Need) -> Result<(), InputError> {
     let wanted = |finding: &Finding| need == Need::TrainingInProcesses || finding.name != NCCL;
-    match findings().into_iter().find(|finding| !finding.ok && wanted(finding)) {
+    let mut all = vec![finding("driver", driver())];
+    // GPUs are not opened: somebody else's may be closed to this process.
+    if all[0].ok && !matches!(device_count(), Ok(1..)) {
+        all.extend(gpus());
+    }
+    all.extend(libraries());
+    match all.into_iter().find(|finding| !finding.ok && wanted(finding)) {
         Some(missing) => Err(InputError::NoGpu(missing.told)),
         None => Ok(()),
     }
@@ -63,6 +69,12 @@ fn findings() -> Vec<Finding> {
     if all[0].ok {
         all.extend(gpus());
     }
+    all.extend(libraries());
+    all
+}
+
+fn libraries() -> Vec<Finding> {
+    let mut all = Vec::new();
     let nvrtc = nvrtc_version().map(|(major, minor)| format!("{major}.{minor}"));
     all.push(finding("NVRTC", nvrtc.map_err(|error| error.to_string())));
     let headers = header_folder().map(|folder| folder.display().to_string());

@@ -127,7 +127,7 @@ pub(crate) enum InputError {
         ranks: u32,
     },
     /// There is no GPU, or something that it needs is missing.
-    #[error("{0}, --device cuda; highwater doctor tells more")]
+    #[error("{0}; highwater doctor tells more")]
     NoGpu(String),
     /// NCCL without GPUs.
     #[error("NCCL needs GPUs, --group nccl with --device sim; give --device cuda, or leave --group out")]

@@ -60,12 +60,13 @@ fn write_to(folder: &Path, key: &str, content: &[u8]) -> std::io::Result<()> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     fs::create_dir_all(folder)?;
     let beside = folder.join(format!(".{key}.{}.{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed)));
-    let written = fs::File::create_new(&beside).and_then(|mut file| {
-        file.write_all(MAGIC)?;
-        file.write_all(&(content.len() as u64).to_le_bytes())?;
-        file.write_all(&fnv(0, content).to_le_bytes())?;
-        file.write_all(content)
-    });
+    // One that is there already is somebody else's.
+    let mut file = fs::File::create_new(&beside)?;
+    let written = file
+        .write_all(MAGIC)
+        .and_then(|()| file.write_all(&(content.len() as u64).to_le_bytes()))
+        .and_then(|()| file.write_all(&fnv(0, content).to_le_bytes()))
+        .and_then(|()| file.write_all(content));
     let renamed = written.and_then(|()| fs::rename(&beside, folder.join(key)));
     if renamed.is_err() {
         // Nobody else knows its name.

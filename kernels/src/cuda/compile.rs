@@ -1,6 +1,9 @@
 //! From the sources in `kernels/cu` to machine code, and what the compiler tells of each kernel.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+use parking_lot::Mutex;
 
 use super::{BuildError, cache, nvrtc};
 
@@ -84,7 +87,14 @@ pub(crate) fn machine_code(module: Module, arch: &str) -> Result<Vec<u8>, BuildE
     let ingredients = [file, source, &options.join(" "), &format!("{}.{}", version.0, version.1)];
     let headers = HEADERS.iter().flat_map(|(name, content)| [*name, *content]);
     let key = cache::key(ingredients.into_iter().chain(headers));
+    // Once for all devices of the process, also where nothing can be kept on disk.
+    static MADE: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let mut made = MADE.lock();
+    if let Some(known) = made.get(&key) {
+        return Ok(known.clone());
+    }
     if let Some(known) = cache::read(&key) {
+        made.insert(key, known.clone());
         return Ok(known);
     }
     let (code, entries) = compile(module, arch)?;
@@ -93,6 +103,7 @@ pub(crate) fn machine_code(module: Module, arch: &str) -> Result<Vec<u8>, BuildE
         tracing::warn!(entry.entry, entry.spill_bytes, arch, "a kernel keeps registers in memory");
     }
     cache::write(&key, &code);
+    made.insert(key, code.clone());
     Ok(code)
 }
 

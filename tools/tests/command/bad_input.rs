@@ -156,7 +156,7 @@ fn without_a_driver_a_gpu_is_bad_input() {
     let scratch = Scratch::new();
     scratch.write("a.txt", &"text ".repeat(100));
     let line = "the CUDA driver (libcuda.so) is missing: install an NVIDIA driver of version 580 or later, \
-                or use the simulated device, --device cuda; highwater doctor tells more";
+                or use the simulated device; highwater doctor tells more";
     refused(scratch.path(), "train a.txt --device cuda", line);
     refused(scratch.path(), "train a.txt --device cuda --group nccl", line);
     let ended = highwater(scratch.path(), "doctor");

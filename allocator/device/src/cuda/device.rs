@@ -51,6 +51,9 @@ const STICKY: &[&str] = &[
 /// The longest pause between two looks at a fence that is waited for with a deadline.
 const LONGEST_PAUSE: Duration = Duration::from_micros(50);
 
+/// Where all devices of the process count time from, so that their times can be compared.
+static EPOCH: OnceLock<Instant> = OnceLock::new();
+
 /// How a GPU is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CudaConfig {
@@ -165,7 +168,7 @@ impl CudaDevice {
             properties: Properties { name, ordinal, total_bytes, granularity_bytes },
             default_stream,
             timing: config.timing,
-            epoch: Instant::now(),
+            epoch: *EPOCH.get_or_init(Instant::now),
             context,
         }))
     }
@@ -213,18 +216,20 @@ impl CudaDevice {
         self.streams.expose(stream)
     }
 
-    /// Begins or ends to keep the operations that are submitted. Beginning waits for the default stream.
+    /// Begins or ends to keep the operations that are submitted. Beginning learns how the clocks differ, on a stream of
+    /// its own: it waits for no work.
     ///
     /// # Errors
     /// The driver's.
     pub fn set_timeline(&self, on: bool) -> DeviceResult<()> {
+        let call = DeviceCall::Elapsed;
         if !on {
             self.timeline.turn_off();
             return Ok(());
         }
-        self.bind(DeviceCall::Elapsed)?;
-        let known = self.streams.get(DeviceCall::Elapsed, self.default_stream)?;
-        self.timeline.turn_on(&known.stream, || self.now_ns())
+        self.bind(call)?;
+        let new_stream = || self.context.new_stream().map_err(cudarc_error(call));
+        self.timeline.turn_on(new_stream, || self.now_ns())
     }
 
     /// The operations that were kept since the last call, in the order of their ends. Blocks the host until they are
@@ -243,14 +248,16 @@ impl CudaDevice {
     /// # Errors
     /// Those of `make`; the next call tries again.
     pub fn extension<T: Any + Send + Sync, E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<Arc<T>, E> {
-        let mut extensions = self.extensions.lock();
-        let known = extensions.get(&TypeId::of::<T>()).cloned();
-        if let Some(known) = known {
-            return Ok(known.downcast().expect("it is kept by its type"));
-        }
-        let made = Arc::new(make()?);
-        extensions.insert(TypeId::of::<T>(), made.clone());
-        Ok(made)
+        let known = self.extensions.lock().get(&TypeId::of::<T>()).cloned();
+        let kept = match known {
+            Some(known) => known,
+            // Made outside of the lock: it may ask for another extension. The first one stays.
+            None => {
+                let made: Arc<dyn Any + Send + Sync> = Arc::new(make()?);
+                self.extensions.lock().entry(TypeId::of::<T>()).or_insert(made.clone()).clone()
+            }
+        };
+        Ok(kept.downcast().expect("it is kept by its type"))
     }
 
     /// Whatever a stream that the device does not know is given from now on executes after `fence`. Never blocks the
@@ -304,7 +311,7 @@ impl CudaDevice {
         (device, operand_access): (ByteRange, Access),
         (host, offset): (&HostMemory, u64),
     ) -> DeviceResult<()> {
-        self.call(call, || {
+        self.beside_captures(call, || {
             if !host.is_pinned() {
                 self.streams.forbid_in_capture(call)?;
             }
@@ -323,8 +330,11 @@ impl CudaDevice {
             self.timed(stream, &known, described, || match operand_access.writes() {
                 true => driver::copy_to_device(&known.stream, device.address, host, offset, bytes),
                 false => driver::copy_to_host(&known.stream, host, offset, device.address, bytes),
-            })?;
-            if host.is_pinned() { self.keep(stream, &known, host) } else { self.wait_for_copy(call, &known) }
+            })
+            .and_then(
+                |()| if host.is_pinned() { self.keep(stream, &known, host) } else { self.wait_for_copy(call, &known) },
+            )
+            .inspect_err(|_| self.in_flight.lock().keep_for_good(host))
         })
     }
 
@@ -338,7 +348,7 @@ impl CudaDevice {
             }
             return in_flight.keep(stream, &known.stream, host);
         }
-        let done = in_flight.complete(stream);
+        let done = in_flight.complete();
         let kept = in_flight.keep(stream, &known.stream, host);
         drop(in_flight);
         drop(done);
@@ -377,14 +387,28 @@ impl CudaDevice {
         operation: (&str, &[Operand]),
         body: HostBody,
     ) -> DeviceResult<()> {
-        let (name, operands) = operation;
+        let operands = operation.1;
         let memory: Vec<HostMemory> = operands.iter().map(|operand| HostMemory::pinned(operand.range.bytes)).collect();
-        for (operand, memory) in operands.iter().zip(&memory).filter(|(operand, _)| operand.range.bytes > 0) {
+        self.submit_on_host(stream, known, operation, body, &memory).inspect_err(|_| {
+            // Nobody knows which copies are under way.
+            memory.iter().for_each(|memory| self.in_flight.lock().keep_for_good(memory));
+        })
+    }
+
+    fn submit_on_host(
+        &self,
+        stream: StreamId,
+        known: &Known,
+        (name, operands): (&str, &[Operand]),
+        body: HostBody,
+        memory: &[HostMemory],
+    ) -> DeviceResult<()> {
+        for (operand, memory) in operands.iter().zip(memory).filter(|(operand, _)| operand.range.bytes > 0) {
             let ByteRange { address, bytes } = operand.range;
             driver::copy_to_host(&known.stream, memory, 0, address, bytes)?;
         }
         let task = {
-            let (memory, fault) = (memory.clone(), self.fault.clone());
+            let (memory, fault) = (memory.to_vec(), self.fault.clone());
             let (operation, stream) = (name.to_owned(), known.name.to_string());
             move || {
                 let mut copies: Vec<OperandBytes> = memory.iter().map(copy_of).collect();
@@ -401,7 +425,7 @@ impl CudaDevice {
             }
         };
         driver::run_on_host(&known.stream, Box::new(task))?;
-        for (operand, memory) in operands.iter().zip(&memory).filter(|(operand, _)| operand.range.bytes > 0) {
+        for (operand, memory) in operands.iter().zip(memory).filter(|(operand, _)| operand.range.bytes > 0) {
             let ByteRange { address, bytes } = operand.range;
             if operand.access.writes() {
                 driver::copy_to_device(&known.stream, address, memory, 0, bytes)?;
@@ -594,7 +618,7 @@ impl Device for CudaDevice {
                 Body::Driver(body) => {
                     self.timed(stream, &known, described(operands), || body(driver::handle(&known.stream)))
                 }
-                Body::Host(_) if self.streams.captures(stream) => Ok(()),
+                Body::Host(_) if self.streams.captures(stream) || driver::is_capturing(&known.stream) => Ok(()),
                 Body::Host(body) => self.timed(stream, &known, described(operands.clone()), || {
                     self.run_on_host(stream, &known, (&*name, &*operands), body)
                 }),

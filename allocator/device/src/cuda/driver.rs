@@ -134,8 +134,11 @@ pub(super) fn is_capturing(stream: &CudaStream) -> bool {
     let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: owned; the driver stores one number.
     let answer = unsafe { sys::cuStreamIsCapturing(stream.cu_stream(), &mut status) };
-    // The legacy stream answers with an error while another one captures.
-    answer != sys::CUresult::CUDA_SUCCESS || status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    match answer {
+        sys::CUresult::CUDA_SUCCESS => status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE,
+        // The legacy stream, while another one captures. Any other error is told by the call that comes next.
+        answer => answer == sys::CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
+    }
 }
 
 /// Makes a call that may be forbidden to a thread while any stream captures, its own or not. It touches no stream that
@@ -272,10 +275,14 @@ unsafe impl Sync for HostLock {}
 
 impl Drop for HostLock {
     fn drop(&mut self) {
+        // An error that waits there for the program neither gets lost nor keeps the memory locked.
+        let waiting = self.context.check_err();
         if self.context.bind_to_thread().is_ok() {
+            let call = DeviceCall::CopyToHost;
             // SAFETY: it was registered when this was made, and the memory is alive: it owns this.
-            let _ = unsafe { sys::cuMemHostUnregister(self.start) };
+            let _ = beside_captures(call, || check(call, unsafe { sys::cuMemHostUnregister(self.start) }));
         }
+        self.context.record_err(waiting);
     }
 }
 

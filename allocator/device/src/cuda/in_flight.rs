@@ -22,16 +22,15 @@ impl InFlight {
     /// Keeps `memory` until what was submitted to `stream` so far is complete.
     pub(super) fn keep(&mut self, id: StreamId, stream: &CudaStream, memory: &HostMemory) -> DeviceResult<()> {
         let call = DeviceCall::CopyToDevice;
-        let event = match self.spare.pop() {
-            Some(event) => event,
-            None => Event::new(call, false)?,
-        };
-        if let Err(error) = event.record(call, stream) {
-            // Nobody knows when the copy ends.
-            self.captured.push(memory.clone());
-            return Err(error);
+        let event = self.spare.pop().map_or_else(|| Event::new(call, false), Ok);
+        match event.and_then(|event| event.record(call, stream).map(|()| event)) {
+            Ok(event) => self.by_stream.entry(id).or_default().push_back((event, memory.clone())),
+            Err(error) => {
+                // Nobody knows when the copy ends.
+                self.captured.push(memory.clone());
+                return Err(error);
+            }
         }
-        self.by_stream.entry(id).or_default().push_back((event, memory.clone()));
         Ok(())
     }
 
@@ -40,21 +39,19 @@ impl InFlight {
         self.captured.push(memory.clone());
     }
 
-    /// Lets go of what is complete on one stream. The memory is returned: it is freed outside of locks.
+    /// Lets go of what is complete, on streams that are destroyed too. The memory is returned: it is freed outside of
+    /// locks.
     #[must_use]
-    pub(super) fn complete(&mut self, id: StreamId) -> Vec<HostMemory> {
-        let mut done = Vec::new();
-        let Some(queue) = self.by_stream.get_mut(&id) else { return done };
-        while let Some((event, _)) = queue.front()
-            && event.query(DeviceCall::Query) == Ok(true)
-        {
-            let (event, memory) = queue.pop_front().expect("it was looked at");
-            self.spare.push(event);
-            done.push(memory);
-        }
-        if queue.is_empty() {
-            self.by_stream.remove(&id);
-        }
+    pub(super) fn complete(&mut self) -> Vec<HostMemory> {
+        let (spare, mut done) = (&mut self.spare, Vec::new());
+        self.by_stream.retain(|_, queue| {
+            while queue.front().is_some_and(|(event, _)| event.query(DeviceCall::Query) == Ok(true)) {
+                let (event, memory) = queue.pop_front().expect("it was looked at");
+                spare.push(event);
+                done.push(memory);
+            }
+            !queue.is_empty()
+        });
         done
     }
 }

@@ -106,9 +106,12 @@ impl Streams {
     pub(super) fn end_capture(&self, stream: StreamId) -> DeviceResult<()> {
         let call = DeviceCall::EndCapture;
         let known = self.get(call, stream)?;
-        let spoilt = self.captures.write().remove(&stream);
+        // Nobody may take the stream for one that does not capture before the driver does.
+        let mut captures = self.captures.write();
+        let spoilt = captures.remove(&stream);
         let spoilt = spoilt.ok_or_else(|| invalid(call, format!("{stream:?} does not capture")))?;
         let ended = driver::end_capture(&known.stream);
+        drop(captures);
         match spoilt {
             Some(call) => Err(DeviceError::CaptureViolation { call }),
             None => ended,

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::CudaStream;
@@ -32,9 +33,11 @@ pub(super) struct Timeline {
 
 #[derive(Default)]
 struct State {
-    base: Option<Base>,
+    /// A stream with nothing on it but the base events, so that they wait for nothing.
+    clock: Option<Arc<CudaStream>>,
+    base: Option<Arc<Base>>,
     next_id: u64,
-    operations: Vec<(Event, Event, Executed)>,
+    operations: Vec<Timed>,
     spare: Vec<Event>,
     /// The last operation of each stream.
     last: BTreeMap<StreamId, u64>,
@@ -44,7 +47,16 @@ struct State {
     waited: BTreeMap<StreamId, Vec<u64>>,
 }
 
-/// An event whose time on the host's clock is known.
+/// An operation between two events, and the base that their times are counted from.
+struct Timed {
+    base: Arc<Base>,
+    start: Event,
+    end: Event,
+    executed: Executed,
+}
+
+/// An event whose time on the host's clock is known. The driver tells times between events in single precision: after a
+/// minute in steps of 4 µs. So there is a new one each time that operations begin to be kept.
 struct Base {
     event: Event,
     host_ns: u64,
@@ -59,18 +71,25 @@ impl Timeline {
         self.on.load(Ordering::Acquire)
     }
 
-    /// Begins to keep operations. Waits for the stream once, to learn how the clocks differ.
-    pub(super) fn turn_on(&self, stream: &CudaStream, now_ns: impl Fn() -> u64) -> DeviceResult<()> {
+    /// Begins to keep operations. Waits for an event on a stream of its own, to learn how the clocks differ;
+    /// `new_stream` makes it the first time.
+    pub(super) fn turn_on(
+        &self,
+        new_stream: impl FnOnce() -> DeviceResult<Arc<CudaStream>>,
+        now_ns: impl Fn() -> u64,
+    ) -> DeviceResult<()> {
         let mut state = self.state.lock();
-        if state.base.is_none() {
-            let event = Event::new(CALL, true)?;
-            event.record(CALL, stream)?;
+        let stream = match &state.clock {
+            Some(stream) => stream.clone(),
+            None => state.clock.insert(new_stream()?).clone(),
+        };
+        let event = Event::new(CALL, true)?;
+        // The second one is not delayed by what the first one of all may start.
+        for _ in 0..2 {
+            event.record(CALL, &stream)?;
             event.synchronize(CALL)?;
-            // The second one is not delayed by anything that came before.
-            event.record(CALL, stream)?;
-            event.synchronize(CALL)?;
-            state.base = Some(Base { event, host_ns: now_ns() });
         }
+        state.base = Some(Arc::new(Base { event, host_ns: now_ns() }));
         self.on.store(true, Ordering::Release);
         Ok(())
     }
@@ -112,7 +131,8 @@ impl Timeline {
             operands: described.operands,
             waited: state.waited.remove(&id).unwrap_or_default(),
         };
-        state.operations.push((start, end, executed));
+        let base = state.base.clone().expect("operations are kept since there is a base");
+        state.operations.push(Timed { base, start, end, executed });
         Ok(())
     }
 
@@ -137,9 +157,8 @@ impl Timeline {
     /// The operations so far, in order of their ends. Blocks the host until they are complete.
     pub(super) fn take(&self) -> DeviceResult<Vec<Executed>> {
         let state = &mut *self.state.lock();
-        let Some(base) = &state.base else { return Ok(Vec::new()) };
         let mut all = Vec::new();
-        for (start, end, mut executed) in std::mem::take(&mut state.operations) {
+        for Timed { base, start, end, mut executed } in std::mem::take(&mut state.operations) {
             end.synchronize(CALL)?;
             let at = |event: &Event| -> DeviceResult<u64> {
                 let since = base.event.elapsed_ns(CALL, event)?;
