@@ -51,13 +51,14 @@ pub(crate) enum Command {
         long_about = "Tell what this machine has of what a GPU needs: the driver, GPUs and their memory, the compiler of \
                       kernels (NVRTC) and its headers, matrix products (cuBLASLt) and communication (NCCL), each with its \
                       version, what is missing, and what to do. The simulated device needs none of it.",
-        after_help = "Examples:\n  highwater doctor\n  highwater doctor --json | jq .driver\n\n\
-                      Exit codes: 0 a GPU can train · 1 something is missing · 2 bad input"
+        after_help = "Examples:\n  highwater doctor\n  highwater doctor --json | jq '.findings[] | select(.ok | not)'\n\n\
+                      Exit codes: 0 all of it is there · 1 something is missing (only --group nccl needs NCCL) · 2 bad input"
     )]
     Doctor(DoctorArgs),
     /// Compile the GPU kernels, and tell what each takes; needs the compiler NVRTC, and no GPU
-    #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_80\n\n\
-                      Exit codes: 0 every kernel compiles and none spills registers · 1 one does not · 2 bad input")]
+    #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_100\n\n\
+                      Exit codes: 0 every kernel compiles and none spills registers · 1 one does not, or there is no \
+                      compiler · 2 bad input")]
     Kernels(KernelsArgs),
     /// Measure speed
     Bench(BenchArgs),

@@ -17,6 +17,7 @@ mod output;
 #[cfg(test)]
 mod scratch;
 mod train;
+mod warnings;
 
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { failure::BAD_INPUT } else { 0 });
         }
     };
-    let spans = tracing_subscriber::registry().with(SpanPathLayer::new());
+    let spans = tracing_subscriber::registry().with(SpanPathLayer::new()).with(warnings::Warnings);
     tracing::subscriber::set_global_default(spans).expect("nothing else has set one");
     let done = match &cli.command {
         Command::Train(arguments) => train::run(arguments),

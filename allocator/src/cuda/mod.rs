@@ -73,6 +73,13 @@ impl Stream {
         cuda_device(&**self.device())
     }
 
+    /// Whether the stream captures, and not by [`begin_capture`](Stream::begin_capture): then nothing here knows the graph
+    /// that comes of it, and memory that is freed meanwhile is not kept for the graph.
+    #[must_use]
+    pub fn is_captured_elsewhere(&self) -> bool {
+        self.slot().graph.lock().is_none() && self.cuda_device().is_some_and(|device| device.captures(self.id()))
+    }
+
     /// The stream for calls of cudarc; `None` when the device is no GPU.
     #[must_use]
     pub fn cuda_stream(&self) -> Option<Arc<CudaStream>> {

@@ -46,10 +46,13 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
+        // An error that waits in the context is the program's: it is put back.
+        let waiting = self.context.check_err();
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: this owns the event, and its context is alive. The driver keeps what queued waits need.
             let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
         }
+        self.context.record_err(waiting);
     }
 }
 

@@ -40,6 +40,9 @@ pub fn matmul<E: Element>(
     }
     let blas = kernel.built(library.blas())?;
     let plan = kernel.built(blas.plan(Kind::new(E::TYPE, shape, transposed, update, addresses)))?;
+    if plan.workspace_bytes > 0 {
+        kernel.refuse_foreign_capture()?;
+    }
     let failed = |source| KernelError::Scratch { kernel: "matmul", source };
     let workspace = stream.alloc::<u8>(plan.workspace_bytes).map_err(failed)?;
     let launch = kernel.launch.write(&workspace);

@@ -218,11 +218,23 @@ impl<'a> Kernel<'a> {
         Ok(self.launch.body(body).submit()?)
     }
 
+    /// Scratch goes back behind the launch. A graph that nobody here knows would use it whenever it is launched.
+    fn refuse_foreign_capture(&self) -> Result<(), KernelError> {
+        if !self.stream.is_captured_elsewhere() {
+            return Ok(());
+        }
+        let what = "the memory that it works in would not be kept for a graph that is captured past this crate";
+        Err(KernelError::Invalid { kernel: self.name, what })
+    }
+
     /// Scratch comes from the allocator, on the kernel's own stream, and goes back behind the launch: whoever gets it next
     /// on this stream comes after the kernel.
     #[track_caller]
     fn submit_program(self, library: &Library, program: Program) -> Result<(), KernelError> {
         let kernel = self.name;
+        if !program.scratch.is_empty() {
+            self.refuse_foreign_capture()?;
+        }
         let scratch = program.scratch.iter().map(|&elements| self.stream.alloc::<f32>(elements));
         let scratch: Vec<Buffer<f32>> =
             scratch.collect::<Result<_, _>>().map_err(|source| KernelError::Scratch { kernel, source })?;

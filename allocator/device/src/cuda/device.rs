@@ -210,6 +210,13 @@ impl CudaDevice {
         self.streams.id_of(stream)
     }
 
+    /// Whether a stream captures, whoever began it.
+    #[must_use]
+    pub fn captures(&self, stream: StreamId) -> bool {
+        let call = DeviceCall::BeginCapture;
+        self.bind(call).is_ok() && self.streams.get(call, stream).is_ok_and(|known| driver::is_capturing(&known.stream))
+    }
+
     /// A stream for calls past this crate; `None` when the device does not know it.
     #[must_use]
     pub fn cuda_stream(&self, stream: StreamId) -> Option<Arc<CudaStream>> {

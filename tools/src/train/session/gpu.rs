@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use highwater::device::Executed;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
-use highwater_fsdp::group::{DEFAULT_TIMEOUT, NcclGroup, Place, ThreadGroup};
+use highwater_fsdp::group::{DEFAULT_TIMEOUT, GroupError, NcclGroup, Place, ThreadGroup};
 use highwater_fsdp::plan::Plan;
+use highwater_fsdp::run::RunError;
 use highwater_kernels::cuda::prepare;
 
 use super::measure::{exposed_fraction, median_step_ns, step_of, windows};
@@ -38,22 +39,39 @@ pub(super) fn train_threads(
             .map(|group| {
                 let (reports, crew, first_failure) = (reports.clone(), &crew, &first_failure);
                 scope.spawn(move || {
-                    // The first failure is the cause; the others mostly see that this rank is gone.
-                    let failed = |error| {
-                        first_failure.lock().expect("nobody panics").get_or_insert(error);
-                    };
+                    let failed = |error| keep(&mut first_failure.lock().expect("keeping does not panic"), error);
                     open(0).and_then(|device| run(crew, &device, group, &reports)).map_err(failed).ok()
                 })
             })
             .collect();
         drop(reports);
-        let ranks: Vec<_> =
-            threads.into_iter().filter_map(|thread| thread.join().expect("ranks do not panic")).collect();
+        let mut ranks = Vec::new();
+        for (rank, thread) in (0..).zip(threads) {
+            match thread.join() {
+                Ok(timed) => ranks.extend(timed),
+                Err(_) => {
+                    keep(&mut first_failure.lock().expect("keeping does not panic"), SessionError::Panicked { rank });
+                }
+            }
+        }
         (ranks, teller.join().expect("telling does not panic"))
     });
     match first_failure.into_inner().expect("nobody panics") {
         Some(error) => Err(error),
         None => finish(job, plan, ranks, told),
+    }
+}
+
+/// Keeps the first failure, which is the cause; but that another rank is gone is never one.
+fn keep(first: &mut Option<SessionError>, error: SessionError) {
+    let is_consequence = |error: &SessionError| {
+        let SessionError::Run(RunError::Operation { source, .. } | RunError::Rank { source, .. }) = error else {
+            return false;
+        };
+        matches!(source.downcast_ref::<GroupError>(), Some(GroupError::Left { .. } | GroupError::Timeout { .. }))
+    };
+    if first.as_ref().is_none_or(is_consequence) {
+        *first = Some(error);
     }
 }
 

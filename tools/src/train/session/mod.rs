@@ -129,6 +129,12 @@ pub(crate) enum SessionError {
     /// A device.
     #[error("the device: {0}")]
     Device(#[from] DeviceError),
+    /// A rank ended without a word: a mistake of this program.
+    #[error("rank {rank} panicked; what it said stands above")]
+    Panicked {
+        /// The rank.
+        rank: u32,
+    },
     /// The kernels.
     #[error("the kernels: {0}")]
     Kernels(#[from] BuildError),
