@@ -56,7 +56,7 @@ pub(crate) enum Command {
     )]
     Doctor(DoctorArgs),
     /// Compile the GPU kernels, and tell what each takes; needs the compiler NVRTC, and no GPU
-    #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --arch sm_100\n\n\
+    #[command(after_help = "Examples:\n  highwater kernels\n  highwater kernels --json | jq .registers\n\n\
                       Exit codes: 0 every kernel compiles and none spills registers · 1 one does not, or there is no \
                       compiler · 2 bad input")]
     Kernels(KernelsArgs),
