@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use highwater_core::{Wait, join_waits};
 use highwater_device::{Access, HostMemory};
 use highwater_history::Context;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::error::{Doing, StreamError};
 use crate::fence::capturing;
@@ -49,7 +49,10 @@ impl<T: Pod> HostBuffer<T> {
     /// # Errors
     /// While a stream of the device captures and a copy may be under way, or when the device fails.
     pub fn is_ready(&self) -> Result<bool, StreamError> {
-        let mut copies = self.copies.lock();
+        self.are_over(&mut self.copies.lock())
+    }
+
+    fn are_over(&self, copies: &mut Vec<Wait>) -> Result<bool, StreamError> {
         let shared = &self.shared;
         while let Some(&last) = copies.last() {
             let doing = || "asking for the copies of a host buffer".to_owned();
@@ -82,31 +85,41 @@ impl<T: Pod> HostBuffer<T> {
         Ok(())
     }
 
-    /// Looks at the elements.
+    /// Looks at the elements. No copy begins meanwhile: `look` must not ask for one, nor for this buffer again.
     ///
     /// # Errors
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
     pub fn read<R>(&self, look: impl FnOnce(&[T]) -> R) -> Result<R, StreamError> {
-        self.ready()?;
+        let _copies = self.ready()?;
         Ok(self.memory.read(look))
     }
 
-    /// Changes the elements.
+    /// Changes the elements. No copy begins meanwhile, as with [`read`](HostBuffer::read).
     ///
     /// # Errors
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
     pub fn write<R>(&self, change: impl FnOnce(&mut [T]) -> R) -> Result<R, StreamError> {
-        self.ready()?;
+        let _copies = self.ready()?;
         Ok(self.memory.write(change))
     }
 
-    fn ready(&self) -> Result<(), StreamError> {
-        if self.is_ready()? { Ok(()) } else { Err(StreamError::HostBufferBusy) }
+    /// The list of copies, which is empty. No copy begins as long as it is held.
+    fn ready(&self) -> Result<MutexGuard<'_, Vec<Wait>>, StreamError> {
+        let mut copies = self.copies.lock();
+        if self.are_over(&mut copies)? { Ok(copies) } else { Err(StreamError::HostBufferBusy) }
+    }
+
+    /// Submits a copy and notes it, before anybody looks at the elements.
+    fn copy(&self, stream: &Stream, submit: impl FnOnce() -> Result<(), StreamError>) -> Result<(), StreamError> {
+        let mut copies = self.copies.lock();
+        submit()?;
+        self.note_copy(stream, &mut copies);
+        Ok(())
     }
 
     /// Notes a copy on `stream` that was just submitted. Its fence is recorded here, where it covers nothing later; if
     /// that cannot be done, whoever asks for the copy records it.
-    fn note_copy(&self, stream: &Stream) {
+    fn note_copy(&self, stream: &Stream, copies: &mut Vec<Wait>) {
         if !self.memory.is_pinned() {
             return;
         }
@@ -119,7 +132,6 @@ impl<T: Pod> HostBuffer<T> {
                 tracing::warn!(%error, "the fence after a copy could not be recorded");
             }
         }
-        let mut copies = self.copies.lock();
         *copies = join_waits(copies.drain(..).chain([copy]));
     }
 }
@@ -148,11 +160,12 @@ impl Stream {
         let mut operands = Operands::default();
         let range = operands.add(destination, Access::Write);
         let device = &self.shared().device;
-        self.submit("copy to the device", &operands, Context::here(), |id| {
-            device.copy_to_device(id, range.address, &source.memory, 0, range.bytes)
-        })?;
-        source.note_copy(self);
-        Ok(())
+        let context = Context::here();
+        source.copy(self, || {
+            self.submit("copy to the device", &operands, context, |id| {
+                device.copy_to_device(id, range.address, &source.memory, 0, range.bytes)
+            })
+        })
     }
 
     /// Copies device memory to the host, as [`copy_to_device`](Stream::copy_to_device) does the other way.
@@ -170,11 +183,12 @@ impl Stream {
         let mut operands = Operands::default();
         let range = operands.add(source, Access::Read);
         let device = &self.shared().device;
-        self.submit("copy to the host", &operands, Context::here(), |id| {
-            device.copy_to_host(id, &destination.memory, 0, range.address, range.bytes)
-        })?;
-        destination.note_copy(self);
-        Ok(())
+        let context = Context::here();
+        destination.copy(self, || {
+            self.submit("copy to the host", &operands, context, |id| {
+                device.copy_to_host(id, &destination.memory, 0, range.address, range.bytes)
+            })
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Things end in any order, on any thread; streams come and go.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -394,4 +395,28 @@ fn an_order_that_a_dead_stream_only_submitted_is_not_inherited() {
     world.expect(&next, &again, 2, 1);
     drop((again, next, main));
     world.end();
+}
+
+#[test]
+fn no_copy_begins_while_somebody_looks() {
+    let world = World::timed();
+    let [s, _t] = world.streams();
+    let (host, buffer) = (world.allocator.pinned::<u8>(1000), world.bytes(&s, 1000));
+    let (looking, begun) = (Barrier::new(2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            looking.wait();
+            s.copy_to_host(&buffer, &host).unwrap();
+            begun.store(true, Ordering::SeqCst);
+        });
+        let look = |_: &[u8]| {
+            looking.wait();
+            // The other thread has many chances to begin.
+            (0..10_000).for_each(|_| thread::yield_now());
+            assert!(!begun.load(Ordering::SeqCst), "the bytes may change under the eyes of whoever looks");
+        };
+        host.read(look).unwrap();
+    });
+    assert!(begun.load(Ordering::SeqCst));
+    host.wait(Duration::from_secs(1)).unwrap();
 }
