@@ -146,6 +146,9 @@ pub(crate) enum InputError {
     /// A name that is no architecture.
     #[error("{0:?} is no architecture, --arch; give sm_ and its number, like sm_90")]
     Architecture(String),
+    /// The allocator's settings in the environment.
+    #[error("{0}, HIGHWATER_ALLOC_CONF; mend or unset it")]
+    Settings(String),
     /// The learning rate is no number to learn with.
     #[error("{0} is no learning rate, --lr; give a finite number above 0")]
     LearningRate(f64),

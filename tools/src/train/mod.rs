@@ -21,6 +21,8 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use highwater::Settings;
+
 use crate::cli::TrainArgs;
 use crate::failure::{Failure, InputError};
 use crate::output;
@@ -40,6 +42,7 @@ use session::{Job, Outcome, StepSeen};
 pub(crate) fn run(arguments: &TrainArgs) -> Result<(), Failure> {
     let (machine, ranks) = Machine::choose(arguments)?;
     check::check(arguments, ranks)?;
+    Settings::from_environment().map_err(|error| InputError::Settings(error.to_string()))?;
     // Each process of several has a folder of its own.
     let out = arguments.out.as_ref().map(|out| machine.folder().map_or(out.clone(), |own| out.join(own)));
     if let Some(out) = &out {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::scratch::Scratch;
-use crate::support::highwater;
+use crate::support::{command, highwater};
 
 /// Names in a folder.
 fn names(folder: &Path) -> Vec<String> {
@@ -167,4 +167,15 @@ fn without_a_driver_a_gpu_is_bad_input() {
         ended.stdout
     );
     assert_eq!(ended.stderr.lines().count(), 1);
+}
+
+#[test]
+fn settings_in_the_environment_are_looked_at_first() {
+    let scratch = Scratch::new();
+    scratch.write("a.txt", &"text ".repeat(100));
+    let output = command(scratch.path(), "train a.txt").env("HIGHWATER_ALLOC_CONF", "foo:1").output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.starts_with("highwater: unknown setting \"foo\"") && told.lines().count() == 1, "{told}");
+    assert_eq!(names(scratch.path()), ["a.txt"], "nothing is made");
 }
