@@ -215,7 +215,7 @@ impl Layout {
         let leading = i64::try_from(columns).unwrap_or(i64::MAX);
         // SAFETY: the library is there; it stores one handle.
         let answer = unsafe {
-            sys::cublasLtMatrixLayoutCreate(&mut layout, element.library(), columns as u64, rows as u64, leading)
+            sys::cublasLtMatrixLayoutCreate(&mut layout, element.data_type(), columns as u64, rows as u64, leading)
         };
         check("describing a matrix", answer)?;
         Ok(Layout(layout))
@@ -241,7 +241,7 @@ impl Drop for Preference {
 }
 
 impl ElementType {
-    fn library(self) -> sys::cudaDataType_t {
+    fn data_type(self) -> sys::cudaDataType_t {
         match self {
             ElementType::F32 => sys::cudaDataType_t::CUDA_R_32F,
             ElementType::Bf16 => sys::cudaDataType_t::CUDA_R_16BF,
