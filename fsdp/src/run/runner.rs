@@ -247,6 +247,12 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
         &self.compute
     }
 
+    /// Which rank this is.
+    #[must_use]
+    pub fn rank(&self) -> u32 {
+        self.group.rank()
+    }
+
     /// The stream that the collectives run on.
     #[must_use]
     pub fn communication(&self) -> &Stream {

@@ -139,8 +139,8 @@ pub(crate) enum SessionError {
     #[error("the kernels: {0}")]
     Kernels(#[from] BuildError),
     /// The ranks do not hold the same parameters.
-    #[error("the ranks end with different parameters: {0}")]
-    Diverged(String),
+    #[error("the ranks end with different parameters: {}", .0.iter().map(|digest| format!("{digest:016x}")).collect::<Vec<_>>().join(", "))]
+    Diverged(Vec<u64>),
 }
 
 impl Job {
@@ -204,12 +204,6 @@ fn outcome<G: rank::Group>(
     told: tell::Told,
     times: Times,
 ) -> Result<Outcome, SessionError> {
-    let digests: Vec<u64> = ranks.iter().map(|rank| rank.parameters_digest).collect();
-    if digests.iter().any(|&digest| digest != digests[0]) {
-        return Err(SessionError::Diverged(
-            digests.iter().map(|digest| format!("{digest:016x}")).collect::<Vec<_>>().join(", "),
-        ));
-    }
     let host_syncs: u64 = ranks.iter().map(|rank| rank.host_syncs).sum();
     let mut snapshot = Snapshot::new();
     for (index, rank) in ranks.iter().enumerate() {
@@ -226,7 +220,7 @@ fn outcome<G: rank::Group>(
         clock: times.clock,
         exposed_comm_fraction: times.exposed_comm_fraction,
         step_ns: times.step_ns,
-        parameters_digest: digests.first().copied().unwrap_or(0),
+        parameters_digest: ranks.first().map_or(0, |rank| rank.parameters_digest),
         snapshot,
         timeline: times.timeline,
         plan: plan.clone(),

@@ -37,6 +37,8 @@ pub(super) struct Crew<'a> {
     pub(super) steps: u64,
     /// Whether a rank tells the losses of all ranks, which it gathers, or its own.
     pub(super) gathers_losses: bool,
+    /// Whether the device has bytes and arithmetic; without, only times mean anything.
+    pub(super) computes: bool,
 }
 
 /// A rank when all its steps are done.
@@ -52,7 +54,7 @@ pub(super) struct Finished<G> {
 impl<'a> Crew<'a> {
     pub(super) fn new(job: &'a Job, plan: &Arc<Plan>, steps: u64) -> Self {
         let batches = Batches::new(job.corpus.clone(), job.seq, job.batch, job.seed);
-        Crew { job, plan: plan.clone(), batches, steps, gathers_losses: false }
+        Crew { job, plan: plan.clone(), batches, steps, gathers_losses: false, computes: true }
     }
 
     /// Trains as one rank; `watch` is called after each step has been issued.
@@ -96,8 +98,23 @@ impl<'a> Crew<'a> {
             self.report(&allocator, rank, self.steps - 1, &reading, reports)?;
         }
         let late_driver_memory_calls = device.counters().driver_memory_calls() - early_memory_calls;
-        let parameters_digest = digest(&runner.read_units()?, &self.job.config().units());
+        let parameters_digest = if self.computes { self.compared_digest(&allocator, &runner)? } else { 0 };
         Ok(Finished { rank, allocator, runner, host_syncs, late_driver_memory_calls, parameters_digest })
+    }
+
+    /// The digest of all parameters, which is the same on every rank.
+    fn compared_digest<G: Group>(
+        &self,
+        allocator: &Allocator,
+        runner: &Runner<Transformer, G>,
+    ) -> Result<u64, SessionError> {
+        let own = digest(&runner.read_units()?, &self.job.config().units());
+        let all = digests(allocator, runner, own, self.job.ranks);
+        let all = all.map_err(|source| SessionError::Model { rank: runner.rank(), source })?;
+        if all.iter().any(|&other| other != own) {
+            return Err(SessionError::Diverged(all));
+        }
+        Ok(own)
     }
 
     /// The micro-batches of a rank in a step: number k of the step goes to rank k mod ranks.
@@ -156,6 +173,31 @@ impl Gathering {
         runner.communication().copy_to_host(&self.all, turn)?;
         Ok(LossReading::new(turn.clone()))
     }
+}
+
+/// The digests of all ranks, in their order. A digest travels as four whole numbers that `f32` holds exactly.
+fn digests<G: Group>(
+    allocator: &Allocator,
+    runner: &Runner<Transformer, G>,
+    own: u64,
+    ranks: u32,
+) -> Result<Vec<u64>, ModelError> {
+    const PARTS: usize = 4;
+    let elements = PARTS * ranks as usize;
+    let (stream, part) = (runner.communication(), |digest: u64, index: usize| (digest >> (16 * index)) as u16);
+    let (sent, received) = (allocator.pinned::<f32>(PARTS), allocator.pinned::<f32>(elements));
+    sent.write(|parts| {
+        for (index, place) in parts.iter_mut().enumerate() {
+            *place = f32::from(part(own, index));
+        }
+    })?;
+    let (mine, all) = (stream.alloc(PARTS)?, stream.alloc(elements)?);
+    stream.copy_to_device(&sent, &mine)?;
+    runner.gather(mine.view(), all.view())?;
+    stream.copy_to_host(&all, &received)?;
+    received.wait(LOSS_TIMEOUT)?;
+    let whole = |parts: &[f32]| parts.iter().rev().fold(0, |digest, &part| digest << 16 | part as u64);
+    Ok(received.read(|parts| parts.chunks_exact(PARTS).map(whole).collect())?)
 }
 
 /// FNV-1a over the bits of all parameters in order, without padding.

@@ -122,7 +122,8 @@ impl Steps {
 
     fn measure(job: &Job, plan: &Arc<Plan>, cost: CostModel) -> Result<Self, SessionError> {
         let config = SimConfig { cost, bodies: false, timeline: true, workers: 0, ..SimConfig::default() };
-        let run = Run::new(job, plan, config, Self::WARM_UP + Self::MEASURED);
+        let mut run = Run::new(job, plan, config, Self::WARM_UP + Self::MEASURED);
+        run.crew.computes = false;
         run.go(&mut |_| {})?;
         let mut timeline = run.cluster.take_timeline();
         timeline.retain(|executed| step_of(executed).is_some());
