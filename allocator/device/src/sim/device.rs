@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::SimConfig;
 use super::cluster::{Shared, SimCluster, Turn};
 use super::collective::Collective;
+use super::default_stream::{DefaultStream, StreamKind};
 use super::engine::{Blocked, State, Wake};
 use super::queue::{Entry, HostPiece, WaitEntry, Work, stream_id};
 use super::submit::{Submitted, submit_collective};
@@ -74,7 +75,8 @@ pub struct SimDevice {
     shared: Arc<Shared>,
     index: usize,
     properties: Properties,
-    default_stream: StreamId,
+    /// `None` where each thread has another.
+    default_stream: Option<StreamId>,
 }
 
 impl fmt::Debug for SimDevice {
@@ -142,6 +144,24 @@ impl SimDevice {
         memory.read(0, bytes, &pieces).as_bytes().to_vec()
     }
 
+    /// A new stream of a kind, whatever the kind of those that [`create_stream`](Device::create_stream) makes.
+    ///
+    /// # Errors
+    /// When a second legacy default stream is asked for; else as [`Device::create_stream`].
+    pub fn create_stream_of_kind(&self, name: &str, kind: StreamKind) -> DeviceResult<StreamId> {
+        let call = DeviceCall::CreateStream;
+        self.call(
+            call,
+            |state| state.config.cost.stream_ns,
+            |turn| {
+                if kind == StreamKind::Legacy && turn.state.has_legacy(self.index) {
+                    return Err(invalid(call, "the device has a legacy default stream"));
+                }
+                Ok(turn.state.add_stream(self.index, name, kind))
+            },
+        )
+    }
+
     /// Submits this rank's part of a collective. It starts when all ranks' parts are at the heads of their streams and
     /// the communicator's earlier collectives have ended.
     ///
@@ -166,7 +186,8 @@ impl SimDevice {
             granularity_bytes: state.config.granularity_bytes,
         };
         // The first stream of a device is made with it.
-        let default_stream = stream_id(state.devices[index].streams[0]);
+        let first = stream_id(state.devices[index].streams[0]);
+        let default_stream = (state.config.default_stream != DefaultStream::PerThread).then_some(first);
         drop(state);
         SimDevice { shared, index, properties, default_stream }
     }
@@ -215,6 +236,7 @@ impl SimDevice {
             };
             let operands = vec![Operand { range, access }];
             check_operands(call, &operands)?;
+            state.forbid_implicit_order(self.index, index, call)?;
             if state.devices[self.index].captures.contains_key(&stream) {
                 return Ok(());
             }
@@ -248,14 +270,17 @@ impl Device for SimDevice {
     }
 
     fn default_stream(&self) -> StreamId {
-        self.default_stream
+        self.default_stream.unwrap_or_else(|| self.shared.lock().thread_stream(self.index))
     }
 
     fn create_stream(&self, name: &str) -> DeviceResult<StreamId> {
         self.call(
             DeviceCall::CreateStream,
             |state| state.config.cost.stream_ns,
-            |turn| Ok(turn.state.add_stream(self.index, name)),
+            |turn| {
+                let kind = turn.state.config.default_stream.kind_of_created();
+                Ok(turn.state.add_stream(self.index, name, kind))
+            },
         )
     }
 
@@ -266,7 +291,7 @@ impl Device for SimDevice {
             |state| state.config.cost.stream_ns,
             |turn| {
                 let index = turn.state.stream_of(self.index, stream, call)?;
-                if stream == self.default_stream {
+                if turn.state.is_default(self.index, index) {
                     return Err(invalid(call, "the default stream cannot be destroyed"));
                 }
                 if turn.state.devices[self.index].captures.contains_key(&stream) {
@@ -381,7 +406,8 @@ impl Device for SimDevice {
             call,
             |_| 0,
             |turn| {
-                turn.state.stream_of(self.index, stream, call)?;
+                let index = turn.state.stream_of(self.index, stream, call)?;
+                turn.state.check_capturable(index)?;
                 let captures = &mut turn.state.devices[self.index].captures;
                 if captures.contains_key(&stream) {
                     return Err(invalid(call, format!("{stream:?} captures already")));
@@ -506,6 +532,7 @@ impl Device for SimDevice {
                     Body::Host(body) => Work::Kernel(body),
                     Body::Driver(_) => return Err(invalid(call, "the simulated device has no driver to submit to")),
                 };
+                state.forbid_implicit_order(self.index, index, call)?;
                 if state.devices[self.index].captures.contains_key(&stream) {
                     return Ok(());
                 }

@@ -7,9 +7,11 @@
 //! - a device with a fault has no events, no queued work and no blocked host.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::thread::ThreadId;
 
 use super::adversary::Adversary;
 use super::collective::Group;
+use super::default_stream::StreamKind;
 use super::faults::Injections;
 use super::memory::{Memory, Piece};
 use super::pool::Pool;
@@ -52,6 +54,8 @@ pub(super) struct State {
 pub(super) struct DeviceState {
     pub(super) memory: Memory,
     pub(super) streams: Vec<usize>,
+    /// The default streams of threads, where each has another.
+    pub(super) thread_streams: Vec<(ThreadId, usize)>,
     pub(super) running: BTreeSet<usize>,
     pub(super) counters: CallCounters,
     pub(super) fault: Option<DeviceError>,
@@ -121,6 +125,7 @@ impl State {
             state.devices.push(DeviceState {
                 memory: Memory::new(ordinal, state.config.memory_bytes, state.config.granularity_bytes),
                 streams: Vec::new(),
+                thread_streams: Vec::new(),
                 running: BTreeSet::new(),
                 counters: CallCounters::default(),
                 fault: None,
@@ -128,14 +133,15 @@ impl State {
                 captures: BTreeMap::new(),
             });
             state.hosts.push(Host { clock_ns: 0, status: HostStatus::Runnable(None) });
-            state.add_stream(ordinal as usize, "default");
+            let kind = state.config.default_stream.kind_of_first();
+            state.add_stream(ordinal as usize, "default", kind);
         }
         state
     }
 
-    pub(super) fn add_stream(&mut self, device: usize, name: &str) -> StreamId {
+    pub(super) fn add_stream(&mut self, device: usize, name: &str, kind: StreamKind) -> StreamId {
         let index = self.streams.len();
-        self.streams.push(Stream::new(device, name));
+        self.streams.push(Stream::new(device, name, kind));
         self.devices[device].streams.push(index);
         stream_id(index)
     }
@@ -147,8 +153,14 @@ impl State {
         id
     }
 
-    /// Puts an operation or a wait at the end of a queue.
+    /// Puts an operation or a wait at the end of a queue, behind what its stream has to wait for implicitly.
     pub(super) fn submit(&mut self, stream: usize, entry: Entry) {
+        self.order_implicitly(stream);
+        self.push(stream, entry);
+    }
+
+    /// Puts an operation or a wait at the end of a queue.
+    pub(super) fn push(&mut self, stream: usize, entry: Entry) {
         let queue = &mut self.streams[stream];
         if let Entry::Operation(operation) = &entry {
             queue.last_operation = Some(operation.id);
@@ -165,6 +177,7 @@ impl State {
     pub(super) fn record(&mut self, stream: usize) -> FenceHandle {
         let handle = FenceHandle(self.next_fence);
         self.next_fence += 1;
+        self.order_implicitly(stream);
         let queue = &mut self.streams[stream];
         let (device, position, last_operation) = (queue.device, queue.submitted, queue.last_operation);
         let fails = self.devices[device].injections.fence_is_due();

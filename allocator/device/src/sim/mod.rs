@@ -13,13 +13,15 @@
 //!
 //! The files: `device` answers the calls and `submit` fills the queues; `cluster` runs hosts one at a time; `engine`
 //! moves streams on, `effects` their bytes, and `hazards` looks for races; `queue` is what stands in a stream; `memory`
-//! holds pages and bytes; `collective` matches the parts of ranks; `faults` breaks things and explains what is stuck;
+//! holds pages and bytes; `collective` matches the parts of ranks;
+//! `default_stream` orders what CUDA's default streams order unasked; `faults` breaks things and explains what is stuck;
 //! `adversary` and `random` choose; `pool` runs bodies; `timeline` tells what raced. There is one lock, the
 //! cluster's, around all state.
 
 mod adversary;
 mod cluster;
 mod collective;
+mod default_stream;
 mod device;
 mod effects;
 mod engine;
@@ -35,6 +37,7 @@ mod timeline;
 pub use crate::{Executed, ExecutedKind};
 pub use cluster::SimCluster;
 pub use collective::{Collective, CollectiveBody, Communicator};
+pub use default_stream::{DefaultStream, StreamKind};
 pub use device::SimDevice;
 pub use timeline::{Hazard, HazardSide};
 
@@ -69,6 +72,8 @@ pub struct SimConfig {
     pub bodies: bool,
     /// Whether executed operations are kept for [`SimCluster::take_timeline`].
     pub timeline: bool,
+    /// What the default stream of a device is, and which streams are ordered with it.
+    pub default_stream: DefaultStream,
 }
 
 impl Default for SimConfig {
@@ -81,6 +86,7 @@ impl Default for SimConfig {
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             bodies: true,
             timeline: false,
+            default_stream: DefaultStream::Plain,
         }
     }
 }

@@ -4,10 +4,11 @@
 //! a number of entries: it is complete once that many are. At most one operation of a stream runs at a time.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::collective::CollectiveBody;
+use super::default_stream::StreamKind;
 use super::memory::Piece;
 use super::pool::Job;
 use crate::{ExecutedKind, FenceHandle, HostBody, HostMemory, Operand, OperandBytes, StreamId};
@@ -33,6 +34,7 @@ pub(super) enum EventKind {
 pub(super) struct Stream {
     pub(super) device: usize,
     pub(super) name: Arc<str>,
+    pub(super) kind: StreamKind,
     pub(super) destroyed: bool,
     pub(super) queue: VecDeque<Entry>,
     pub(super) submitted: u64,
@@ -49,13 +51,16 @@ pub(super) struct Stream {
     pub(super) last_operation: Option<u64>,
     /// What the waits passed since the last operation stood for.
     pub(super) waited: Vec<u64>,
+    /// Implicit waits in the queue so far: for each stream the last position that is waited for.
+    pub(super) implied: BTreeMap<usize, u64>,
 }
 
 impl Stream {
-    pub(super) fn new(device: usize, name: &str) -> Self {
+    pub(super) fn new(device: usize, name: &str, kind: StreamKind) -> Self {
         Stream {
             device,
             name: name.into(),
+            kind,
             destroyed: false,
             queue: VecDeque::new(),
             submitted: 0,
@@ -66,6 +71,7 @@ impl Stream {
             waiters: Vec::new(),
             last_operation: None,
             waited: Vec::new(),
+            implied: BTreeMap::new(),
         }
     }
 
@@ -88,6 +94,11 @@ impl Stream {
 /// The id of the stream at an index. Id 0 is nobody's.
 pub(super) fn stream_id(index: usize) -> StreamId {
     StreamId(index as u64 + 1)
+}
+
+/// The index of a stream that was made.
+pub(super) fn stream_index(id: StreamId) -> usize {
+    usize::try_from(id.0 - 1).expect("it came from an index")
 }
 
 pub(super) struct PendingFence {

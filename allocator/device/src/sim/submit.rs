@@ -109,6 +109,7 @@ pub(super) fn submit_collective(
     let sent = sends.iter().map(send_operand).collect();
     operands.push(receive);
     check_operands(call, &operands)?;
+    state.forbid_implicit_order(device, index, call)?;
     if state.devices[device].captures.contains_key(&stream) {
         return Ok(());
     }
