@@ -133,6 +133,21 @@ impl Stream {
         self.wait_recorded(&gate, &fence.recorded).doing(|| format!("a wait on {:?}", self.name()))
     }
 
+    /// Whatever this stream is given from now on executes after everything that `other` was given so far. Never blocks
+    /// the host. A stream comes after itself anyway.
+    ///
+    /// # Errors
+    /// As [`record`](Stream::record) and [`wait`](Stream::wait).
+    pub fn wait_stream(&self, other: &Stream) -> Result<(), StreamError> {
+        if self == other {
+            return Ok(());
+        }
+        if !Arc::ptr_eq(self.shared(), other.shared()) {
+            return Err(StreamError::OtherAllocator { what: "the stream" });
+        }
+        self.wait(&other.record()?)
+    }
+
     fn wait_recorded(&self, _gate: &Gate<'_>, recorded: &Recorded) -> DeviceResult<()> {
         self.shared().device.wait(self.id(), recorded.handle())?;
         // Published after the wait is in the queue: whoever reads it submits behind the wait.

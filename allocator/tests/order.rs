@@ -1,7 +1,7 @@
 //! A stream that is handed memory of another stream comes after what was done with it before: a wait is inserted where
 //! that is not proven, and nowhere else.
 
-use crate::world::{World, address};
+use crate::world::{World, address, granules};
 use highwater::{Buffer, Stream};
 
 /// A buffer of `s` whose bytes `s` has used before: the use ends at 100 ns.
@@ -155,4 +155,51 @@ fn memory_that_became_free_by_a_later_order_is_ordered_for_others_too() {
     assert_eq!(world.device.read_memory(highwater::device::Address(at), 4), [2; 4]);
     drop((at_the_free, buffer, s, t, u));
     world.end();
+}
+
+#[test]
+fn wait_stream_orders_after_what_the_other_was_given_so_far() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let x = world.bytes(&s, granules(1));
+    world.fill(&s, &x, 1, 10);
+    t.wait_stream(&s).unwrap();
+    world.fill(&s, &world.bytes(&s, granules(1)), 2, 100);
+    world.expect(&t, &x, 1, 5);
+    assert_eq!((world.device_ns(), world.counters().host_synchronizations), (0, 0), "the host does not wait");
+    let fence = t.record().unwrap();
+    fence.wait(std::time::Duration::from_secs(1)).unwrap();
+    assert_eq!(world.device_ns(), 15, "what came later is not waited for");
+    drop((x, fence, s, t));
+    world.end();
+}
+
+#[test]
+fn wait_stream_proves_the_order_to_the_allocator() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let x = world.bytes(&s, granules(1));
+    let at = address(&x);
+    world.busy(&t, &x, 10);
+    drop(x);
+    assert_ne!(address(&world.bytes(&s, granules(1))), at, "in use on the other stream");
+    s.wait_stream(&t).unwrap();
+    let again = world.bytes(&s, granules(2) - 1);
+    assert_eq!((address(&again), world.stats().host_stalls), (at, 0), "ordered behind the use");
+    drop((again, s, t));
+    world.end();
+}
+
+#[test]
+fn wait_stream_of_itself_and_of_strangers() {
+    let (world, other) = (World::timed(), World::timed());
+    let [s] = world.streams();
+    s.wait_stream(&s.clone()).unwrap();
+    assert_eq!(world.stats().fences_recorded, 0, "a stream comes after itself");
+    let refused = s.wait_stream(&other.allocator.default_stream());
+    assert_eq!(refused, Err(highwater::StreamError::OtherAllocator { what: "the stream" }));
+    assert_eq!(other.stats().fences_recorded, 0);
+    drop(s);
+    world.end();
+    other.end();
 }
