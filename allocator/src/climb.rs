@@ -10,6 +10,7 @@ use highwater_history::{Action, Context, Rung as NotedRung};
 
 use crate::error::{AllocError, OutOfMemory, StreamBytes};
 use crate::heap_state::{FreeMessage, HeapState};
+use crate::holders::Holders;
 use crate::pages::Refusal;
 use crate::shared::{Gate, Shared, count};
 use crate::slot::Slot;
@@ -248,6 +249,9 @@ impl<'a> Climb<'a> {
             capacity: shared.ledger.limit(),
             physical: 0,
             live: 0,
+            live_by_stream: Vec::new(),
+            live_sites: Vec::new(),
+            live_blocks_unseen: 0,
             rounding: 0,
             pending: 0,
             pending_by_stream: Vec::new(),
@@ -258,6 +262,7 @@ impl<'a> Climb<'a> {
             device_free,
             refused: self.refused.clone(),
         };
+        let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();
         for slot in shared.slots() {
             let mut inside = slot.station.enter();
@@ -269,6 +274,11 @@ impl<'a> Climb<'a> {
             report.cached += books.cached;
             for (stream, bytes) in inside.heap.pending_by_stream() {
                 *pending_by_stream.entry(stream).or_insert(0) += bytes;
+            }
+            if books.live > 0 {
+                let stream = slot.name().to_string();
+                holders.add(&stream, &inside);
+                report.live_by_stream.push(StreamBytes { stream, bytes: books.live });
             }
             if books.cached > 0 {
                 let stream = slot.name().to_string();
@@ -285,6 +295,7 @@ impl<'a> Climb<'a> {
             }
         }
         report.physical += report.stray;
+        (report.live_sites, report.live_blocks_unseen) = holders.largest();
         report.pending_by_stream = pending_by_stream
             .into_iter()
             .map(|(stream, bytes)| StreamBytes { stream: shared.slot(stream).name().to_string(), bytes })

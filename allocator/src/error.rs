@@ -189,6 +189,21 @@ pub struct StreamBytes {
     pub bytes: u64,
 }
 
+/// Live blocks that one line of the program asked for on one stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LiveSite {
+    /// The stream's name.
+    pub stream: String,
+    /// The source file.
+    pub file: &'static str,
+    /// The line.
+    pub line: u32,
+    /// Blocks.
+    pub blocks: u64,
+    /// Their bytes, as asked for.
+    pub bytes: u64,
+}
+
 /// What was where when a request could not be met. All sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
@@ -202,6 +217,13 @@ pub struct OutOfMemory {
     pub physical: u64,
     /// In use, as asked for.
     pub live: u64,
+    /// The same by the stream that it was asked for on.
+    pub live_by_stream: Vec<StreamBytes>,
+    /// The lines that hold the most of it, the largest first, at most five: what to look at when the request that failed
+    /// is not the one that took the memory.
+    pub live_sites: Vec<LiveSite>,
+    /// Live blocks that were not looked at for `live_sites`: those beyond the first 65536.
+    pub live_blocks_unseen: u64,
     /// In use beyond what was asked for.
     pub rounding: u64,
     /// Freed, and still used by other streams.
@@ -231,12 +253,13 @@ impl fmt::Display for OutOfMemory {
         };
         write!(
             f,
-            "out of memory: {} requested on stream {:?}; of {} capacity {} are live, {} rounding, {} pending{}, \
+            "out of memory: {} requested on stream {:?}; of {} capacity {} are live{}, {} rounding, {} pending{}, \
              {} cached{} (largest free piece of the stream {})",
             Size(self.requested),
             self.stream,
             Size(self.capacity),
             Size(self.live),
+            by_stream(&self.live_by_stream),
             Size(self.rounding),
             Size(self.pending),
             by_stream(&self.pending_by_stream),
@@ -250,7 +273,22 @@ impl fmt::Display for OutOfMemory {
         if let Some(free) = self.device_free {
             write!(f, "; {} free on the device", Size(free))?;
         }
-        write!(f, "; {}", self.refused)
+        write!(f, "; {}", self.refused)?;
+        self.write_sites(f)
+    }
+}
+
+impl OutOfMemory {
+    fn write_sites(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, LiveSite { stream, file, line, blocks, bytes }) in self.live_sites.iter().enumerate() {
+            let before = if index == 0 { "; most of what is live was asked for at" } else { "," };
+            let plural = if *blocks == 1 { "" } else { "s" };
+            write!(f, "{before} {file}:{line} ({} in {blocks} block{plural} on {stream})", Size(*bytes))?;
+        }
+        if self.live_blocks_unseen > 0 {
+            write!(f, " ({} more blocks were not looked at)", self.live_blocks_unseen)?;
+        }
+        Ok(())
     }
 }
 

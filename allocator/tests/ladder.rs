@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use highwater::device::sim::SimConfig;
 use highwater::device::{DeviceCall, DeviceError};
 use highwater::{AllocError, Settings};
 
-use crate::world::{GRANULE, GRANULES, MEMORY, World, address, granules};
+use crate::world::{GRANULE, GRANULES, MEMORY, World, address, granules, ticks};
 
 const ALL: u64 = GRANULES;
 
@@ -184,7 +185,7 @@ fn what_can_never_fit_costs_nobody_anything() {
 fn the_error_at_the_top_says_where_everything_is() {
     let world = World::with(Settings::builder().host_wait_timeout(Duration::from_nanos(1)));
     let [s, t, u] = world.streams();
-    let live = world.bytes(&s, granules(4) - 100);
+    let (live, line) = (s.alloc::<u8>(granules(4) - 100).unwrap(), line!());
     let pending = world.bytes(&s, granules(6));
     world.busy(&t, &pending, 1000);
     drop(pending);
@@ -205,11 +206,54 @@ fn the_error_at_the_top_says_where_everything_is() {
     assert_eq!((report.largest_free, report.device_free), (0, Some(GRANULE)));
     assert_eq!(
         report.to_string(),
-        "out of memory: 512.00 KiB requested on stream \"s\"; of 1.00 MiB capacity 255.90 KiB are live, 100 B rounding, \
-         384.00 KiB pending (t 384.00 KiB), 320.00 KiB cached (u 320.00 KiB) (largest free piece of the stream 0 B); \
-         64.00 KiB free on the device; 524288 more bytes would pass the limit (65536 are left below it)"
+        "out of memory: 512.00 KiB requested on stream \"s\"; of 1.00 MiB capacity 255.90 KiB are live (s 255.90 KiB), \
+         100 B rounding, 384.00 KiB pending (t 384.00 KiB), 320.00 KiB cached (u 320.00 KiB) (largest free piece of \
+         the stream 0 B); 64.00 KiB free on the device; 524288 more bytes would pass the limit (65536 are left below \
+         it); most of what is live was asked for at "
+            .to_owned() + &format!("{}:{line} (255.90 KiB in 1 block on s)", file!())
     );
     drop((live, s, t, u));
+    world.end();
+}
+
+#[test]
+fn the_error_at_the_top_names_the_lines_that_hold_the_live_memory() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(t.alloc::<u8>(granules(4)).unwrap());
+    }
+    let leak = line!() - 2;
+    let small: Vec<_> = [700, 600, 500, 400, 300].iter().map(|&bytes| world.bytes(&s, bytes)).collect();
+    let innocent = (s.alloc::<u8>(100).unwrap(), s.alloc::<u8>(100).unwrap());
+    // Freed memory is nobody's.
+    let freed = world.bytes(&s, 1000);
+    world.busy(&t, &freed, 1_000_000);
+    drop(freed);
+    let report = world.no_room(&s, granules(8));
+    let sites: Vec<_> = report.live_sites.iter().map(|site| (&*site.stream, site.blocks, site.bytes)).collect();
+    assert_eq!(sites, [("t", 3, 12 * GRANULE), ("s", 5, 2500), ("s", 1, 100), ("s", 1, 100)]);
+    assert_eq!((report.live_sites[0].file, report.live_sites[0].line), (file!(), leak));
+    assert_eq!(report.live_by_stream.iter().map(|entry| entry.bytes).collect::<Vec<_>>(), [2700, 12 * GRANULE]);
+    assert_eq!(report.live_blocks_unseen, 0);
+    drop((held, small, innocent, s, t));
+    world.device.cluster().settle().unwrap();
+    world.end();
+}
+
+#[test]
+fn the_error_at_the_top_looks_at_no_more_blocks_than_it_may() {
+    let memory_bytes = 64 << 20;
+    let world = World::new(SimConfig { memory_bytes, ..ticks() }, Settings::builder().history_kib(0));
+    let [s, t] = world.streams();
+    let many: Vec<_> = (0..65_000).map(|_| world.bytes(&s, 1)).collect();
+    let more: Vec<_> = (0..1000).map(|_| world.bytes(&t, 1)).collect();
+    let report = world.no_room(&s, memory_bytes as usize);
+    assert_eq!(report.live_sites.iter().map(|site| site.blocks).collect::<Vec<_>>(), [65_000, 536]);
+    assert_eq!(report.live_blocks_unseen, 1000 - 536);
+    assert!(report.to_string().ends_with("(464 more blocks were not looked at)"), "{report}");
+    drop((many, more, s, t));
     world.end();
 }
 

@@ -173,6 +173,11 @@ impl Heap {
         self.blocks.get(block.0 as usize).copied()
     }
 
+    /// The blocks that are given out, in the order of their numbers.
+    pub fn live_blocks(&self) -> impl Iterator<Item = BlockInfo> + '_ {
+        self.blocks.iter().map(|(_, info)| *info)
+    }
+
     /// Takes a block back.
     ///
     /// # Panics
