@@ -39,7 +39,7 @@ pub enum AllocError {
         element_bytes: usize,
     },
     /// A device call failed for another reason than memory.
-    #[error("allocating {requested} bytes: {source}")]
+    #[error("allocating {requested} bytes: {source}{}", Note(source))]
     Device {
         /// Bytes asked for.
         requested: u64,
@@ -53,10 +53,20 @@ pub enum AllocError {
 #[non_exhaustive]
 pub enum StreamError {
     /// A device call failed.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {source}{}", Note(source))]
     Device {
         /// What was being done, and on which stream.
         doing: String,
+        /// What the device said.
+        source: DeviceError,
+    },
+    /// In launch-blocking mode: what the call submitted was executed, and failed.
+    #[error("operation {operation:?} on {stream:?} failed: {source}")]
+    Failed {
+        /// The operation.
+        operation: String,
+        /// The stream's name.
+        stream: String,
         /// What the device said.
         source: DeviceError,
     },
@@ -129,6 +139,29 @@ pub(crate) trait Doing<T> {
 impl<T> Doing<T> for DeviceResult<T> {
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, StreamError> {
         self.map_err(|source| StreamError::Device { doing: what(), source })
+    }
+}
+
+/// What is added to a device's error that work of an earlier call caused: who did it, and how to find the place. All
+/// errors of this crate say it in these words.
+struct Note<'a>(&'a DeviceError);
+
+impl fmt::Display for Note<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.failed_work().is_none() {
+            return Ok(());
+        }
+        f.write_str("; this error is asynchronous: ")?;
+        match self.0.failed_operation() {
+            Some((operation, stream)) => write!(f, "operation {operation:?} on {stream:?}, submitted earlier, failed")?,
+            None => f.write_str("work submitted earlier failed")?,
+        }
+        write!(
+            f,
+            ", and the call that returns the error only noticed it. Set launch_blocking:True in {} and the call that \
+             submits the failing work returns the error",
+            crate::settings::VARIABLE
+        )
     }
 }
 

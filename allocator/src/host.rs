@@ -112,9 +112,12 @@ impl<T: Pod> HostBuffer<T> {
     /// Submits a copy and notes it, before anybody looks at the elements.
     fn copy(&self, stream: &Stream, submit: impl FnOnce() -> Result<(), StreamError>) -> Result<(), StreamError> {
         let mut copies = self.copies.lock();
-        submit()?;
-        self.note_copy(stream, &mut copies);
-        Ok(())
+        let submitted = submit();
+        // In launch-blocking mode an error may come after the submission, with the copy under way.
+        if submitted.is_ok() || self.shared.settings.launch_blocking() {
+            self.note_copy(stream, &mut copies);
+        }
+        submitted
     }
 
     /// Notes a copy on `stream` that was just submitted. Its fence is recorded here, where it covers nothing later; if

@@ -78,6 +78,9 @@ impl Stream {
         for allocation in &operands.allocations {
             allocation.note_use(self.slot(), Until::Position(position), context);
         }
+        if self.shared().settings.launch_blocking() {
+            self.wait_for_launch(name, position, context)?;
+        }
         Ok(result)
     }
 }
@@ -153,7 +156,8 @@ impl<'a> Launch<'a> {
     ///
     /// # Errors
     /// When an operand belongs to another allocator, when an order would have to be made while a stream of the device
-    /// captures, or when the device fails.
+    /// captures, or when the device fails. In launch-blocking mode also when the operation itself fails or takes too
+    /// long; it was submitted then.
     #[track_caller]
     pub fn submit(self) -> Result<(), StreamError> {
         let Launch { stream, name, cost, operands, body } = self;

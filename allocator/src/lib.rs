@@ -56,6 +56,7 @@ mod heap_state;
 mod holders;
 mod host;
 mod launch;
+mod launch_blocking;
 mod on;
 mod pages;
 mod progress;

@@ -19,12 +19,14 @@ pub(crate) const VARIABLE: &str = "HIGHWATER_ALLOC_CONF";
 /// | `host_wait_timeout_ms` | longest time that one request blocks the host when memory is short | 10000 |
 /// | `history_kib` | memory for the history of each stream, KiB; 0 records nothing | 4096 |
 /// | `expandable_segments` | `True`: memory is always mapped piece by piece | `True` |
+/// | `launch_blocking` | `True` or `False`: whether each submission waits for its work, see [`SettingsBuilder::launch_blocking`] | `False` |
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     memory_limit_bytes: Option<u64>,
     memory_fraction: f64,
     host_wait_timeout: Duration,
     history_kib: usize,
+    launch_blocking: bool,
 }
 
 impl Default for Settings {
@@ -34,6 +36,7 @@ impl Default for Settings {
             memory_fraction: 1.0,
             host_wait_timeout: Duration::from_secs(10),
             history_kib: 4096,
+            launch_blocking: false,
         }
     }
 }
@@ -86,6 +89,10 @@ impl Settings {
         self.history_kib.saturating_mul(1024)
     }
 
+    pub(crate) fn launch_blocking(&self) -> bool {
+        self.launch_blocking
+    }
+
     /// All settings as (key, value).
     #[must_use]
     pub fn pairs(&self) -> Vec<(String, String)> {
@@ -94,6 +101,7 @@ impl Settings {
             ("host_wait_timeout_ms".into(), self.host_wait_timeout.as_millis().to_string()),
             ("history_kib".into(), self.history_kib.to_string()),
             ("expandable_segments".into(), "True".into()),
+            ("launch_blocking".into(), if self.launch_blocking { "True" } else { "False" }.into()),
         ];
         if let Some(limit) = self.memory_limit_bytes {
             pairs.insert(0, ("memory_limit_bytes".into(), limit.to_string()));
@@ -102,8 +110,14 @@ impl Settings {
     }
 }
 
-const KEYS: [&str; 5] =
-    ["memory_limit_bytes", "per_process_memory_fraction", "host_wait_timeout_ms", "history_kib", "expandable_segments"];
+const KEYS: [&str; 6] = [
+    "memory_limit_bytes",
+    "per_process_memory_fraction",
+    "host_wait_timeout_ms",
+    "history_kib",
+    "expandable_segments",
+    "launch_blocking",
+];
 
 /// Settings in the making. The first value that is not valid is what [`build`](SettingsBuilder::build) answers.
 #[derive(Clone, Debug)]
@@ -137,6 +151,20 @@ impl SettingsBuilder {
     #[must_use]
     pub fn history_kib(self, kib: usize) -> Self {
         self.set("history_kib", &kib.to_string())
+    }
+
+    /// Whether each launch, copy and external submission blocks the host until what it submitted is complete, for
+    /// [`host_wait_timeout`](SettingsBuilder::host_wait_timeout) at most. For debugging: an operation that fails is then
+    /// reported by the call that submitted it ([`StreamError::Failed`](crate::StreamError::Failed)), one that hangs by
+    /// [`StreamError::TimedOut`](crate::StreamError::TimedOut), and no memory waits for other streams. It takes all
+    /// overlap away. Each wait counts as a host stall. Work under a guard ([`Buffer::on`](crate::Buffer::on)) or past
+    /// this crate is not waited for, nor what a stream captures. It is what `CUDA_LAUNCH_BLOCKING` is to CUDA.
+    #[must_use]
+    pub fn launch_blocking(mut self, blocking: bool) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.launch_blocking = blocking;
+        }
+        self
     }
 
     /// Sets one by its key.
@@ -179,6 +207,13 @@ fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, S
             let kib = value.parse().ok().filter(|&kib: &usize| kib <= 1 << 30);
             settings.history_kib = kib.ok_or_else(refuse("history_kib", "a whole number of KiB, at most 2^30"))?;
         }
+        "launch_blocking" => {
+            settings.launch_blocking = match value.to_ascii_lowercase().as_str() {
+                "true" => true,
+                "false" => false,
+                _ => return Err(refuse("launch_blocking", "True or False")()),
+            };
+        }
         "expandable_segments" if value != "True" => {
             return Err(refuse("expandable_segments", "True (memory is always mapped piece by piece)")());
         }
@@ -198,6 +233,11 @@ mod tests {
         assert_eq!(settings.limit_bytes(1 << 40), 1 << 20);
         assert_eq!(settings.history_bytes(), 0);
         assert_eq!(settings.host_wait_timeout(), Settings::default().host_wait_timeout());
+        assert!(!settings.launch_blocking());
+        for text in ["launch_blocking:True", "launch_blocking:true"] {
+            assert!(Settings::parse(text).unwrap().launch_blocking());
+        }
+        assert_eq!(Settings::parse("launch_blocking:False").unwrap(), Settings::default());
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
     }
 
@@ -213,6 +253,7 @@ mod tests {
         assert!(error("expandable_segments:False").contains("True"));
         assert!(error("per_process_memory_fraction:NaN").contains("NaN"));
         assert!(error("memory_limit_bytes:-1").contains("at least 1"));
+        assert!(error("launch_blocking:1").ends_with("expected True or False"));
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct MemoryStats {
     pub handles_released: u64,
     /// Waits put on streams, so that they come after former uses of their memory.
     pub waits_inserted: u64,
-    /// Times that a request blocked the host.
+    /// Times that a request blocked the host: one for memory, or in launch-blocking mode any submission.
     pub host_stalls: u64,
     /// Host time spent so, ns.
     pub host_stall_ns: u64,

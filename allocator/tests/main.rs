@@ -6,6 +6,7 @@
 mod world;
 
 mod between;
+mod blocking;
 mod capture;
 mod contract;
 mod faults;

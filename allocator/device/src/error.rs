@@ -119,7 +119,74 @@ pub enum DeviceError {
     },
 }
 
+/// What a driver says when work on a stream failed, whichever call it answers so.
+const OF_WORK: &[&str] = &[
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+];
+
+impl DeviceError {
+    /// The failure of work on a stream that this tells of, if it does. Such work was submitted by an earlier call: the
+    /// one that returns the error is only the first that noticed, or, after [`Poisoned`](DeviceError::Poisoned), one of
+    /// those that came later still.
+    #[must_use]
+    pub fn failed_work(&self) -> Option<&DeviceError> {
+        match self {
+            DeviceError::Poisoned { fault } => fault.failed_work(),
+            DeviceError::IllegalAddress { .. } | DeviceError::BodyPanicked { .. } => Some(self),
+            DeviceError::Driver { name, .. } if OF_WORK.contains(&&**name) => Some(self),
+            _ => None,
+        }
+    }
+
+    /// The operation of that work and the name of its stream, as far as the device knows them: a driver does not tell.
+    #[must_use]
+    pub fn failed_operation(&self) -> Option<(&str, &str)> {
+        match self.failed_work()? {
+            DeviceError::IllegalAddress { operation, stream, .. }
+            | DeviceError::BodyPanicked { operation, stream, .. } => Some((operation, stream)),
+            _ => None,
+        }
+    }
+}
+
 /// The error for an argument that cannot be accepted.
 pub(crate) fn invalid(call: DeviceCall, what: impl Into<String>) -> DeviceError {
     DeviceError::InvalidValue { call, what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn poisoned(fault: DeviceError) -> DeviceError {
+        DeviceError::Poisoned { fault: Box::new(fault) }
+    }
+
+    #[test]
+    fn failed_work_is_told_from_failed_calls() {
+        let (operation, stream) = ("bad".to_owned(), "s".to_owned());
+        let work = DeviceError::BodyPanicked { operation, stream, message: "oh".into() };
+        assert_eq!(work.failed_operation(), Some(("bad", "s")));
+        assert_eq!(poisoned(work.clone()).failed_work(), Some(&work));
+        assert_eq!(poisoned(work).failed_operation(), Some(("bad", "s")));
+
+        let driver = |name: &str| {
+            let (name, text) = (name.to_owned(), String::new());
+            DeviceError::Driver { call: DeviceCall::Query, name, text }
+        };
+        assert!(driver("CUDA_ERROR_ILLEGAL_ADDRESS").failed_work().is_some());
+        assert_eq!(driver("CUDA_ERROR_ILLEGAL_ADDRESS").failed_operation(), None, "the driver does not tell");
+        assert_eq!(driver("CUDA_ERROR_INVALID_VALUE").failed_work(), None);
+
+        let call = DeviceError::Injected { call: DeviceCall::Map, nth: 1 };
+        assert_eq!((call.failed_work(), poisoned(call.clone()).failed_work()), (None, None));
+    }
 }
