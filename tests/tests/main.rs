@@ -2,6 +2,7 @@
 //! requirement that they show.
 
 mod adversary;
+mod asynchrony;
 mod fork;
 mod house;
 mod memory;
