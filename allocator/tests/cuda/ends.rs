@@ -2,10 +2,11 @@
 
 use std::any::Any;
 
-use highwater::Allocator;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
+use highwater::device::{Cost, DeviceError};
+use highwater::{Allocator, Settings, StreamError};
 
-use crate::world::{LEN, World};
+use crate::world::{LEN, LONG, World};
 
 /// Every order of `len` things.
 fn permutations(len: usize) -> Vec<Vec<usize>> {
@@ -64,4 +65,28 @@ fn the_orders_are_all_different() {
     orders.sort();
     orders.dedup();
     assert_eq!(orders.len(), 24);
+}
+
+/// A fence behind a host body that panicked completes for the driver, and must not for anybody else. In launch-blocking
+/// mode the launch itself tells.
+#[test]
+#[ignore = "needs a GPU"]
+fn a_host_body_that_panics_fails_its_fence() {
+    let world = World::new();
+    for blocking in [false, true] {
+        let device = CudaDevice::with_context(world.context.clone(), CudaConfig::default()).unwrap();
+        let settings = Settings::builder().launch_blocking(blocking).build().unwrap();
+        let stream = Allocator::with_settings(device, settings).unwrap().default_stream();
+        let launch = stream.launch("bad", Cost::kernel(0, 0)).body(|_| panic!("on purpose"));
+        let error = match launch.submit() {
+            Err(error) => error,
+            Ok(()) => stream.record().and_then(|fence| fence.wait(LONG)).unwrap_err(),
+        };
+        let source = match &error {
+            StreamError::Failed { source, operation, .. } if blocking && operation == "bad" => source,
+            StreamError::Device { source, .. } if !blocking => source,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(source.failed_work(), Some(DeviceError::BodyPanicked { .. })), "{source:?}");
+    }
 }

@@ -291,9 +291,7 @@ impl CudaDevice {
     /// Makes a call: counts it, refuses it after a fault, and keeps a fault that it meets.
     fn call<R>(&self, call: DeviceCall, act: impl FnOnce() -> DeviceResult<R>) -> DeviceResult<R> {
         self.tally.count(call);
-        if let Some(fault) = self.fault.get() {
-            return Err(DeviceError::Poisoned { fault: Box::new(fault.clone()) });
-        }
+        self.check_fault()?;
         // As in `bind`, around calls of cudarc too.
         let waiting = self.context.check_err();
         let done = self.bind(call).and_then(|()| act());
@@ -304,6 +302,14 @@ impl CudaDevice {
                 let _ = self.fault.set(error.clone());
             }
         })
+    }
+
+    /// Refuses what a fault leaves no sense.
+    fn check_fault(&self) -> DeviceResult<()> {
+        match self.fault.get() {
+            Some(fault) => Err(DeviceError::Poisoned { fault: Box::new(fault.clone()) }),
+            None => Ok(()),
+        }
     }
 
     /// Makes a call that is no business of a capture, not even one of a stream that the device does not know.
@@ -505,7 +511,10 @@ impl Device for CudaDevice {
         let call = DeviceCall::Query;
         self.beside_captures(call, || {
             self.streams.forbid_in_capture(call)?;
-            self.fences.event(call, fence)?.query(call)
+            let complete = self.fences.event(call, fence)?.query(call)?;
+            // A host body that panics is no fault to the driver.
+            self.check_fault()?;
+            Ok(complete)
         })
     }
 
@@ -528,6 +537,7 @@ impl Device for CudaDevice {
             self.streams.forbid_in_capture(call)?;
             let event = self.fences.event(call, fence)?;
             if event.query(call)? {
+                self.check_fault()?;
                 return Ok(Waited::Complete);
             }
             if timeout_ns == Some(0) {
@@ -539,7 +549,9 @@ impl Device for CudaDevice {
                 Some(timeout_ns) => wait_until(&event, start, Duration::from_nanos(timeout_ns)),
             };
             self.tally.blocked(nanoseconds(start.elapsed()));
-            waited
+            let waited = waited?;
+            self.check_fault()?;
+            Ok(waited)
         })
     }
 
