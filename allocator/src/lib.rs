@@ -33,6 +33,14 @@
 //! other buffers are seen by nobody: record their uses by hand. After [`Buffer::device_address`] has been called every
 //! use of the buffer counts as a whole-stream use.
 //!
+//! # When work fails
+//!
+//! Work fails long after the call that submitted it has returned, and the error comes back from whatever call notices
+//! first. Such errors name the operation and the stream that failed, as far as the device knows them
+//! ([`device::DeviceError::failed_operation`]). With [`SettingsBuilder::launch_blocking`] each submission waits for its
+//! work and returns the error itself. Memory runs out in the wrong place too: [`OutOfMemory`] names the lines and the
+//! streams that hold it.
+//!
 //! # Modules
 //!
 //! [`device`] is the contract that a GPU keeps, with the simulated device; [`history`] is the recorder and the snapshot
