@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::Arc;
 
-use highwater_device::sim::{DefaultStream, SimCluster, SimConfig, SimDevice, StreamKind};
-use highwater_device::{Device, DeviceCall, DeviceError, StreamId};
+use highwater_device::sim::{Collective, DefaultStream, SimCluster, SimConfig, SimDevice, StreamKind};
+use highwater_device::{Address, ByteRange, Cost, Device, DeviceCall, DeviceError, StreamId};
 use support::{adversarial, copy, fill, finish, idle, memory, pinned, spans, streams, ticks};
 
 fn config(default_stream: DefaultStream) -> SimConfig {
@@ -104,6 +104,30 @@ fn copies_are_ordered_too() {
     device.copy_to_device(device.default_stream(), cell, &pinned(&[1; 8]), 0, 8).unwrap();
     launch(&device, blocking, "after", 1);
     assert_eq!(executed(&device), [span("before", 0, 3), span("copy_to_device", 3, 3), span("after", 3, 4)]);
+}
+
+/// A collective of the device with itself.
+fn alone(device: &SimDevice, cell: Address) -> Collective {
+    Collective {
+        communicator: device.cluster().communicator("alone", &[0]),
+        name: "collective".into(),
+        tag: 0,
+        cost: Cost::exact(2),
+        sends: vec![ByteRange::new(cell, 8)],
+        receive: support::write(cell, 8),
+        body: Box::new(|_, _| {}),
+    }
+}
+
+#[test]
+fn collectives_are_ordered_too() {
+    let device = legacy();
+    let [blocking] = streams(&device);
+    let cell = memory(&device, 1);
+    launch(&device, blocking, "before", 3);
+    device.collective(device.default_stream(), alone(&device, cell)).unwrap();
+    launch(&device, blocking, "after", 1);
+    assert_eq!(executed(&device), [span("before", 0, 3), span("collective", 3, 5), span("after", 5, 6)]);
 }
 
 #[test]
@@ -209,5 +233,7 @@ fn captures_keep_clear_of_the_legacy_stream() {
     assert_eq!(refused, Err(DeviceError::CaptureViolation { call: DeviceCall::Launch }));
     let refused = device.copy_to_device(default, cell, &pinned(&[1; 8]), 0, 8);
     assert_eq!(refused, Err(DeviceError::CaptureViolation { call: DeviceCall::CopyToDevice }));
+    let refused = device.collective(default, alone(&device, cell));
+    assert_eq!(refused, Err(DeviceError::CaptureViolation { call: DeviceCall::Collective }));
     assert_eq!(device.end_capture(blocking), Err(DeviceError::CaptureViolation { call: DeviceCall::Launch }));
 }
