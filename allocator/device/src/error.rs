@@ -64,7 +64,8 @@ pub enum DeviceError {
     /// Nothing can proceed: every host waits and no queued work can start.
     #[error("deadlock: {cycle}")]
     Deadlock {
-        /// Who waits for what.
+        /// Those that wait for each other, in a circle, then those that hang behind them; where there is no circle,
+        /// first what lacks somebody who will not come.
         cycle: String,
     },
     /// The nth call, made to fail on purpose.

@@ -3,7 +3,7 @@
 mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use highwater_device::sim::{Collective, Communicator, Mode, SimCluster, SimConfig, SimDevice};
 use highwater_device::{Address, ByteRange, Cost, CostModel, Device, DeviceError, DeviceResult, StreamId, Waited};
@@ -145,16 +145,15 @@ fn a_deadlock_names_who_waits_for_what() {
         assert_eq!(errors[0], errors[1]);
         let text = errors[0].to_string();
         assert!(matches!(errors[0], DeviceError::Deadlock { .. }), "{text}");
-        for words in [
-            "rank 0: the host waits for a fence on stream \"comm\" of rank 0",
-            "rank 1: the host waits for a fence on stream \"comm\" of rank 1",
-            "rank 0: stream \"comm\" waits in \"gather\", collective 0 of communicator \"first\", \
-             for rank 1, where it is queued on stream \"comm\"",
-            "rank 1: stream \"comm\" waits in \"gather\", collective 0 of communicator \"second\", \
-             for rank 0, where it is queued on stream \"comm\"",
-        ] {
-            assert!(text.contains(words), "{text:?} lacks {words:?}");
-        }
+        assert_eq!(
+            text,
+            "deadlock: rank 0: stream \"comm\" is in \"gather\", collective 0 of communicator \"first\", \
+             which lacks rank 1, where it is queued on stream \"comm\" \
+             → rank 1: stream \"comm\" is in \"gather\", collective 0 of communicator \"second\", \
+             which lacks rank 0, where it is queued on stream \"comm\" → rank 0: stream \"comm\"; \
+             behind: rank 0: the host waits for a fence on stream \"comm\"; \
+             rank 1: the host waits for a fence on stream \"comm\""
+        );
         assert!(matches!(cluster.device(0).memory_info(), Err(DeviceError::Poisoned { .. })), "it is sticky");
     }
 }
@@ -173,11 +172,98 @@ fn a_part_that_is_never_issued_is_a_deadlock() {
         device.launch(compute, idle("use", 1, vec![])).unwrap();
         Some(finish(&device, compute).unwrap_err().to_string())
     });
-    let text = results[0].as_ref().unwrap();
-    for words in ["for rank 1, which has not issued it", "stream \"s1\" waits for a fence on stream \"s0\" of rank 0"] {
-        assert!(text.contains(words), "{text:?} lacks {words:?}");
-    }
+    assert_eq!(
+        results[0].as_deref(),
+        Some(
+            "deadlock: rank 0: stream \"s0\" is in \"gather\", collective 0 of communicator \"world\", \
+             which lacks rank 1, which has not issued it, and its host has ended; \
+             behind: rank 0: stream \"s1\" waits for a fence on stream \"s0\"; \
+             rank 0: the host waits for a fence on stream \"s1\""
+        )
+    );
     assert_eq!(results[1], None);
+}
+
+/// The account of two ranks that `issue` stops for good.
+fn account(issue: impl Fn(&Arc<SimDevice>, u32, [&Communicator; 2]) -> DeviceResult<()> + Sync) -> String {
+    let cluster = SimCluster::new(2, ticks());
+    let communicators = ["x", "y"].map(|name| cluster.communicator(name, &[0, 1]));
+    let [x, y] = &communicators;
+    let mut ends = cluster.run(|device| issue(&device, device.properties().ordinal, [x, y]).unwrap_err().to_string());
+    let text = ends.pop().unwrap();
+    assert_eq!(ends, [text.as_str()]);
+    text
+}
+
+#[test]
+fn a_circle_through_a_wait_is_told_step_by_step_without_those_behind_it() {
+    let text = account(|device, rank, [x, y]| {
+        let [a, b, compute] = streams(device);
+        let (first, second) = if rank == 0 { ((x, a), (y, b)) } else { ((y, b), (x, a)) };
+        device.collective(first.1, collective(first.0, "gather"))?;
+        // On both ranks the second communicator's stream waits for the first one's: for another one on each.
+        order(device, first.1, second.1);
+        device.collective(second.1, collective(second.0, "gather"))?;
+        order(device, second.1, compute);
+        finish(device, compute).map(drop)
+    });
+    let circle = "deadlock: rank 0: stream \"s0\" is in \"gather\", collective 0 of communicator \"x\", \
+                  which lacks rank 1, where it is queued on stream \"s0\" \
+                  → rank 1: stream \"s0\" waits for a fence on stream \"s1\" \
+                  → rank 1: stream \"s1\" is in \"gather\", collective 0 of communicator \"y\", \
+                  which lacks rank 0, where it is queued on stream \"s1\" \
+                  → rank 0: stream \"s1\" waits for a fence on stream \"s0\" → rank 0: stream \"s0\"; behind: ";
+    let behind = text.strip_prefix(circle).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(
+        behind,
+        "rank 0: stream \"s2\" waits for a fence on stream \"s1\"; \
+         rank 1: stream \"s2\" waits for a fence on stream \"s0\"; \
+         rank 0: the host waits for a fence on stream \"s2\"; rank 1: the host waits for a fence on stream \"s2\""
+    );
+}
+
+#[test]
+fn a_circle_may_go_through_hosts() {
+    let text = account(|device, rank, communicators| {
+        let [comm] = streams(device);
+        // Each host waits for its own collective before it issues the other one's part.
+        device.collective(comm, collective(communicators[rank as usize], "gather"))?;
+        finish(device, comm).map(drop)
+    });
+    assert_eq!(
+        text,
+        "deadlock: rank 0: stream \"s0\" is in \"gather\", collective 0 of communicator \"x\", \
+         which lacks rank 1, which has not issued it \
+         → rank 1: the host waits for a fence on stream \"s0\" \
+         → rank 1: stream \"s0\" is in \"gather\", collective 0 of communicator \"y\", \
+         which lacks rank 0, which has not issued it \
+         → rank 0: the host waits for a fence on stream \"s0\" → rank 0: stream \"s0\""
+    );
+}
+
+#[test]
+fn a_circle_may_go_through_the_order_of_a_communicator() {
+    let text = account(|device, rank, [x, y]| {
+        let [a, b] = streams(device);
+        if rank == 0 {
+            device.collective(a, collective(x, "zero"))?;
+            device.collective(b, collective(x, "one"))?;
+            device.collective(b, collective(y, "other"))?;
+        } else {
+            device.collective(a, collective(y, "other"))?;
+            device.collective(a, collective(x, "zero"))?;
+            device.collective(b, collective(x, "one"))?;
+        }
+        finish(device, b).map(drop)
+    });
+    let circle = "deadlock: rank 0: stream \"s0\" is in \"zero\", collective 0 of communicator \"x\", \
+                  which lacks rank 1, where it is queued on stream \"s0\" \
+                  → rank 1: stream \"s0\" is in \"other\", collective 0 of communicator \"y\", \
+                  which lacks rank 0, where it is queued on stream \"s1\" \
+                  → rank 0: stream \"s1\" is in \"one\", collective 1 of communicator \"x\", \
+                  which comes after collective 0 on stream \"s0\" → rank 0: stream \"s0\"; behind: ";
+    assert!(text.starts_with(circle), "{text}");
+    assert!(text[circle.len()..].starts_with("rank 1: stream \"s1\" is in \"one\", collective 1"), "{text}");
 }
 
 #[test]

@@ -341,7 +341,7 @@ fn a_rank_that_breaks_after_it_has_issued_its_part_takes_no_part() {
     first.collective(first.default_stream(), empty(&communicator, "gather", Cost::exact(10))).unwrap();
     let fence = first.record(first.default_stream()).unwrap();
     let text = first.synchronize(fence, None).unwrap_err().to_string();
-    assert!(text.contains("for rank 1, which has a fault"), "{text}");
+    assert!(text.contains("lacks rank 1, which has a fault"), "{text}");
 }
 
 #[test]

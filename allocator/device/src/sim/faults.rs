@@ -1,9 +1,6 @@
-//! What goes wrong: failures on request, sticky faults, and the account of a deadlock.
-
-use std::fmt::Write as _;
+//! What goes wrong: failures on request, and sticky faults.
 
 use super::engine::{HostStatus, State, Wake};
-use super::queue::{Entry, Stream, Work};
 use crate::{DeviceCall, DeviceError, DeviceResult};
 
 /// Failures that were asked for. Each happens once.
@@ -101,77 +98,6 @@ impl State {
             if let HostStatus::Blocked(blocked) = &self.hosts[host].status {
                 let device = blocked.device;
                 self.poison(device, &fault);
-            }
-        }
-    }
-
-    /// Who waits for what: every blocked host and every stream that has not finished.
-    pub(super) fn describe_stuck(&self) -> String {
-        let mut lines = Vec::new();
-        for (rank, device) in self.devices.iter().enumerate() {
-            if let HostStatus::Blocked(blocked) = &self.hosts[rank].status {
-                let stream = &self.streams[blocked.stream];
-                lines.push(format!(
-                    "rank {rank}: the host waits for a fence on stream {:?} of rank {}",
-                    stream.name, stream.device
-                ));
-            }
-            let stuck = device.streams.iter().map(|&index| &self.streams[index]);
-            for stream in stuck.filter(|stream| stream.running.is_some() || !stream.queue.is_empty()) {
-                lines.push(format!("rank {rank}: stream {:?} {}", stream.name, self.describe_stream(stream)));
-            }
-        }
-        lines.join("; ")
-    }
-
-    fn describe_stream(&self, stream: &Stream) -> String {
-        if let Some(running) = &stream.running {
-            // Whatever runs alone ends by itself.
-            let name = &running.operation.name;
-            return format!("runs {name:?}, a collective that a faulty rank has left");
-        }
-        match stream.queue.front() {
-            Some(Entry::Wait(wait)) => {
-                let other = &self.streams[wait.stream];
-                format!("waits for a fence on stream {:?} of rank {}", other.name, other.device)
-            }
-            Some(Entry::Operation(operation)) => match &operation.work {
-                Work::Collective(part) => {
-                    let group = &self.groups[part.communicator];
-                    let mut text = format!(
-                        "waits in {:?}, collective {} of communicator {:?}",
-                        operation.name, part.sequence, group.handle.name
-                    );
-                    self.describe_missing(part.communicator, part.sequence, &mut text);
-                    text
-                }
-                _ => format!("is about to start {:?}", operation.name),
-            },
-            None => "is idle".to_owned(),
-        }
-    }
-
-    /// Which ranks a collective lacks, and why.
-    fn describe_missing(&self, communicator: usize, sequence: u64, text: &mut String) {
-        let group = &self.groups[communicator];
-        if sequence > group.done {
-            let _ = write!(text, ", after collective {} of it", group.done);
-        }
-        let round = group.rounds.get(&sequence).into_iter().flatten();
-        for (part, &rank) in round.zip(group.handle.ranks.iter()) {
-            if let Some(fault) = &self.devices[rank as usize].fault {
-                let _ = write!(text, ", for rank {rank}, which has a fault ({fault})");
-                continue;
-            }
-            match part {
-                None => {
-                    let _ = write!(text, ", for rank {rank}, which has not issued it");
-                }
-                Some(part) if !part.at_head => {
-                    let stream = &self.streams[part.stream];
-                    let _ = write!(text, ", for rank {rank}, where it is queued on stream {:?}", stream.name);
-                }
-                Some(_) => {}
             }
         }
     }

@@ -13,14 +13,15 @@
 //!
 //! The files: `device` answers the calls and `submit` fills the queues; `cluster` runs hosts one at a time; `engine`
 //! moves streams on, `effects` their bytes, and `hazards` looks for races; `queue` is what stands in a stream; `memory`
-//! holds pages and bytes; `collective` matches the parts of ranks;
-//! `default_stream` orders what CUDA's default streams order unasked; `faults` breaks things and explains what is stuck;
-//! `adversary` and `random` choose; `pool` runs bodies; `timeline` tells what raced. There is one lock, the
+//! holds pages and bytes; `collective` matches the parts of ranks; `default_stream` orders what CUDA's default streams
+//! order unasked; `faults` breaks things, `deadlock` tells who waits for whom; `adversary` and `random` choose; `pool`
+//! runs bodies; `timeline` tells what raced. There is one lock, the
 //! cluster's, around all state.
 
 mod adversary;
 mod cluster;
 mod collective;
+mod deadlock;
 mod default_stream;
 mod device;
 mod effects;
