@@ -97,6 +97,21 @@ pub enum StreamError {
         /// How long.
         waited: Duration,
     },
+    /// Memory was to be used behind work that may wait for more than this GPU, and that did not complete in time. Nothing
+    /// was submitted.
+    #[error(
+        "{doing}: that work comes after open stream {open:?}, which may wait for another rank or the host, and is not \
+         complete after {waited:?}. No wait is put behind it: order the streams with fences of the program \
+         (Stream::record, Stream::wait), or allocate the memory on the stream that uses it first"
+    )]
+    HeldUp {
+        /// What was to be ordered, and after which stream.
+        doing: String,
+        /// The open stream that holds the work up.
+        open: String,
+        /// How long the host waited for it.
+        waited: Duration,
+    },
     /// A fence of another stream than the one that is named.
     #[error("the fence was not recorded on {stream:?}")]
     OtherStream {

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use highwater_core::Stamp;
+use highwater_core::{Hold, Outlook, Stamp};
 use highwater_device::{Device, DeviceResult, FenceHandle, Waited};
 
 use crate::StreamError;
@@ -27,11 +28,27 @@ pub(crate) struct Recorded {
     /// `None` only while it is dropped.
     point: Option<Point>,
     pub(crate) stamp: Stamp,
+    outlook: Outlook<Arc<Recorded>>,
+    over: AtomicBool,
 }
 
 impl Recorded {
-    pub(crate) fn new(device: Arc<dyn Device>, point: Point, stamp: Stamp) -> Self {
-        Recorded { process: Process::current(), device, point: Some(point), stamp }
+    /// `stamp` was taken before the record, `outlook` after it.
+    pub(crate) fn new(device: Arc<dyn Device>, point: Point, stamp: Stamp, outlook: Outlook<Arc<Recorded>>) -> Self {
+        let (process, over) = (Process::current(), AtomicBool::new(false));
+        Recorded { process, device, point: Some(point), stamp, outlook, over }
+    }
+
+    /// Whether it is known to be complete.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// What holds it up, as far as it is not known to be complete.
+    pub(crate) fn holds(self: &Arc<Self>) -> Vec<Hold<Arc<Recorded>>> {
+        let mut holds = self.outlook.holds(self.stamp.stream, self.stamp.covered, self);
+        holds.retain(|hold| !hold.fence.is_over());
+        holds
     }
 
     fn point(&self) -> &Point {
@@ -52,20 +69,24 @@ impl Recorded {
 
     /// Whether it is complete.
     pub(crate) fn query(&self) -> DeviceResult<bool> {
-        match self.point() {
+        let complete = match self.point() {
             Point::Fence(handle) => self.device.query(*handle),
             #[cfg(feature = "cuda")]
             Point::Event(event) => crate::cuda::is_complete(event),
-        }
+        }?;
+        self.over.fetch_or(complete, Ordering::AcqRel);
+        Ok(complete)
     }
 
     /// Blocks the host until it is complete, or `timeout_ns` is over.
     pub(crate) fn synchronize(&self, timeout_ns: u64) -> DeviceResult<Waited> {
-        match self.point() {
+        let waited = match self.point() {
             Point::Fence(handle) => self.device.synchronize(*handle, Some(timeout_ns)),
             #[cfg(feature = "cuda")]
             Point::Event(event) => crate::cuda::wait_for(event, timeout_ns),
-        }
+        }?;
+        self.over.fetch_or(waited == Waited::Complete, Ordering::AcqRel);
+        Ok(waited)
     }
 }
 

@@ -42,6 +42,8 @@ impl Stream {
     /// ordered after what was done with their memory before, and its uses are recorded when `submit` succeeds. `submit`
     /// gets the driver's stream, and must submit to that stream alone.
     ///
+    /// Nobody here knows what such work waits for: the stream is open from now on (see [`mark_open`](Stream::mark_open)).
+    ///
     /// # Errors
     /// When a view belongs to another allocator, or `submit` fails; nothing is recorded then.
     #[track_caller]
@@ -55,6 +57,7 @@ impl Stream {
         let mut operands = Operands::default();
         let reads = reads.iter().map(|&view| operands.add(view, Access::Read)).collect();
         let writes = writes.iter().map(|&view| operands.add(view, Access::Write)).collect();
+        self.mark_open();
         self.submit(name, &operands, Context::here(), |stream| submit(stream, External { reads, writes }))
     }
 
@@ -145,7 +148,8 @@ impl<'a> Launch<'a> {
     }
 
     /// What the operation submits to the driver's stream, on a GPU. It must submit to that stream alone, and touch no
-    /// memory but that of the operands. The simulated device refuses it.
+    /// memory but that of the operands. If its work may wait for another rank or the host, the stream has to be marked open
+    /// before ([`Stream::mark_open`]). The simulated device refuses it.
     pub fn driver_body(mut self, body: impl FnOnce(DriverStream) -> DeviceResult<()> + Send + 'static) -> Self {
         self.body = Body::Driver(Box::new(body));
         self

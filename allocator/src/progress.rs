@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, Uses, Wait};
+use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, StreamIndex, Uses, Wait};
 use highwater_device::{DeviceResult, Waited};
 use highwater_history::{Action, Context};
 
+use crate::error::{Doing, StreamError};
 use crate::fence::{Point, Recorded};
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::shared::{Gate, Shared, count};
@@ -22,11 +23,17 @@ impl Shared {
 
     /// Records a fence on the driver's stream of a place, whose lock the caller holds.
     pub(crate) fn record_on(&self, slot: &Slot, driver: &Driver) -> DeviceResult<Arc<Recorded>> {
-        // The stamp is taken before the record: the fence covers at least what the stamp says.
+        let _alone = slot.recording.lock();
+        // A position of its own: work that this crate has not seen may have come since the last mark, and an older fence
+        // must not stand for this one.
+        slot.clock.mark();
+        // The stamp is taken before the record: the fence covers at least what the stamp says. What holds the fence up is
+        // asked after it: what is not told then, came behind the fence.
         let stamp = slot.clock.stamp();
         let handle = self.device.record(driver.id)?;
         count(&self.counts.fences_recorded);
-        let recorded = Arc::new(Recorded::new(self.device.clone(), Point::Fence(handle), stamp));
+        let outlook = slot.openness.outlook(|fence| fence.is_over());
+        let recorded = Arc::new(Recorded::new(self.device.clone(), Point::Fence(handle), stamp, outlook));
         slot.clock.recorded(&recorded.stamp, recorded.clone());
         Ok(recorded)
     }
@@ -43,6 +50,46 @@ impl Shared {
             Demand::Fenced => Ok(slot.clock.fence_covering(position)),
             Demand::Record => self.record(gate, slot),
         }
+    }
+
+    /// The fence that a stream waits for, so that it comes after `position` of `owner`; `None` when that is complete.
+    ///
+    /// Nobody but this rank puts the wait. So the fence is one whose progress depends on this GPU alone: where an open
+    /// stream holds it up, only completion counts, and the host waits for that, for a bounded time. That stall is noted
+    /// with `stalled`, a place and the context of the request.
+    pub(crate) fn fence_to_come_after(
+        &self,
+        gate: &Gate<'_>,
+        owner: &Slot,
+        position: Position,
+        stalled: (&Slot, Context),
+        doing: impl Fn() -> String,
+    ) -> Result<Option<Arc<Recorded>>, StreamError> {
+        let Some(recorded) = self.fence_covering(gate, owner, position).doing(&doing)? else { return Ok(None) };
+        let Some(open) = self.held_up_by(gate, &recorded).doing(&doing)? else {
+            return Ok((!recorded.is_over()).then_some(recorded));
+        };
+        let (start_ns, timeout) = (self.device.now_ns(), self.settings.host_wait_timeout());
+        let waited = self.wait_for(gate, &recorded, timeout);
+        let (slot, context) = stalled;
+        self.note_stall(&mut slot.station.enter(), slot, start_ns, context);
+        match waited.doing(&doing)? {
+            Waited::Complete => Ok(None),
+            Waited::TimedOut => {
+                let open = self.slot(open).name().to_string();
+                Err(StreamError::HeldUp { doing: doing(), open, waited: timeout })
+            }
+        }
+    }
+
+    /// An open stream that holds a fence up, if one does: each is asked.
+    fn held_up_by(&self, gate: &Gate<'_>, recorded: &Arc<Recorded>) -> DeviceResult<Option<StreamIndex>> {
+        for hold in recorded.holds() {
+            if !self.ask(gate, &hold.fence)? {
+                return Ok(Some(hold.stream));
+            }
+        }
+        Ok(None)
     }
 
     /// The host has seen a fence complete: so is everything that came before it, on every stream.

@@ -84,7 +84,10 @@ impl Stream {
             },
             None => {
                 introduce().doing(|| format!("adopting stream {name:?}"))?;
-                Ok(shared.open(&mut registry, driver))
+                let stream = shared.open(&mut registry, driver);
+                // Nobody here knows what it is given.
+                stream.mark_open();
+                Ok(stream)
             }
         }
     }
@@ -133,9 +136,8 @@ impl Shared {
         // Held from the fence to the end, so that no mark comes in between: nothing would ever cover it.
         let mut driver = slot.driver.write();
         let Some(open) = driver.as_ref() else { return };
-        // A position of its own, as in `record`: the last fence comes after work that nobody saw, and after waits. A new
-        // stream must not inherit an order whose waits are not complete.
-        slot.clock.mark();
+        // The last fence comes after work that nobody saw, and after waits: a new stream must not inherit an order whose
+        // waits are not complete.
         let closed = self.record_on(slot, open).and_then(|_| self.device.destroy_stream(open.id));
         if let Err(error) = closed {
             tracing::warn!(%error, stream = &*open.name, "a stream could not be closed; trying again later");
@@ -155,6 +157,7 @@ impl Shared {
             slot.driver.read().is_none() && self.poll(gate, slot).is_ok() && slot.clock.completed() >= slot.clock.now()
         })?;
         let slot = idle.remove(found);
+        slot.openness.renew();
         slot.take(driver);
         Some(slot)
     }

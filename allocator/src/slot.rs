@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use highwater_core::{Clock, Position, Station, StreamIndex, Until};
+use highwater_core::{Clock, Openness, Position, Station, StreamIndex, Until};
 use highwater_device::StreamId;
 use parking_lot::{Mutex, RwLock};
 
@@ -25,6 +25,9 @@ pub(crate) struct Driver {
 pub(crate) struct Slot {
     pub(crate) index: StreamIndex,
     pub(crate) clock: Clock<Arc<Recorded>>,
+    pub(crate) openness: Openness<Arc<Recorded>>,
+    /// Held while a fence is recorded: of two fences the later one covers more.
+    pub(crate) recording: Mutex<()>,
     pub(crate) station: Station<HeapState, FreeMessage>,
     /// `None` while idle. Held (shared) while a mark is set by anyone who does not hold the stream, and while a fence is
     /// recorded, so that no mark comes after the last fence of a stream that goes away.
@@ -47,6 +50,8 @@ impl Slot {
         Slot {
             index,
             clock: Clock::new(index),
+            openness: Openness::new(),
+            recording: Mutex::new(()),
             station: Station::new(HeapState::new(index, granularity, history_bytes)),
             name: Mutex::new(name),
             driver: RwLock::new(driver),

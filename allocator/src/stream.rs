@@ -81,6 +81,25 @@ impl Stream {
         &self.inner.driver.name
     }
 
+    /// Says that the stream may be given work that waits for more than this GPU: for another rank (a collective) or for
+    /// the host. Call it before the first such work; it cannot be taken back. A stream that this allocator made is
+    /// *closed* until then; one that was adopted is open from the beginning, and one that was given
+    /// [`submit_external`](Stream::submit_external) is open from then on.
+    ///
+    /// The allocator never puts a wait behind work of an open stream that is not complete, nor behind anything that comes
+    /// after such work: one that only some ranks put can make all of them wait for each other. Where memory would need such
+    /// a wait, the host waits for a bounded time, and then the call fails with [`StreamError::HeldUp`]. That never happens
+    /// to memory that is used first on the stream that it was allocated on, and on others after fences of the program.
+    pub fn mark_open(&self) {
+        self.slot().openness.open();
+    }
+
+    /// Whether the stream may wait for more than this GPU; see [`mark_open`](Stream::mark_open).
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.slot().openness.is_open()
+    }
+
     /// A mark that operations submitted from now on carry in the device's timeline.
     pub fn set_tag(&self, tag: u64) {
         self.inner.tag.store(tag, Ordering::Relaxed);
@@ -112,9 +131,6 @@ impl Stream {
     pub fn record(&self) -> Result<Fence, StreamError> {
         let shared = self.shared();
         let gate = shared.gate().ok_or_else(|| capturing("recording a fence"))?;
-        // A position of its own: work that this crate has not seen may have come since the last mark, and an older fence
-        // must not stand for this one.
-        self.slot().clock.mark();
         let recorded = shared.record(&gate, self.slot()).doing(|| format!("recording a fence on {:?}", self.name()))?;
         let recorded = recorded.expect("a stream that somebody holds is not idle");
         Ok(Fence { shared: shared.clone(), recorded })
@@ -148,7 +164,9 @@ impl Stream {
         self.wait(&other.record()?)
     }
 
-    fn wait_recorded(&self, _gate: &Gate<'_>, recorded: &Recorded) -> DeviceResult<()> {
+    fn wait_recorded(&self, _gate: &Gate<'_>, recorded: &Arc<Recorded>) -> DeviceResult<()> {
+        // Published before the wait is in the queue: whoever records behind the wait finds it.
+        self.slot().openness.will_wait(recorded.holds());
         self.shared().device.wait(self.id(), recorded.handle())?;
         // Published after the wait is in the queue: whoever reads it submits behind the wait.
         self.slot().clock.waited(&recorded.stamp);
@@ -173,7 +191,8 @@ impl Stream {
         let doing = || format!("ordering {:?} after {:?}", self.name(), owner.name());
         let shared = self.shared();
         let gate = shared.gate().ok_or_else(|| StreamError::Capturing { doing: doing() })?;
-        let Some(recorded) = shared.fence_covering(&gate, owner, since).doing(doing)? else { return Ok(()) };
+        let found = shared.fence_to_come_after(&gate, owner, since, (self.slot(), context), doing)?;
+        let Some(recorded) = found else { return Ok(()) };
         self.wait_recorded(&gate, &recorded).doing(doing)?;
         count(&shared.counts.waits_inserted);
         let action =

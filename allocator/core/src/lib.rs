@@ -6,6 +6,7 @@
 //!
 //! - [`Clock`]: what has been submitted to a stream, what is known to be complete, and what is proven to come before
 //!   what will be submitted next.
+//! - [`Openness`]: whether a stream may be held up by more than this GPU, and by which fences.
 //! - [`Heap`]: the memory of one stream. Free memory of a stream may be given out at once on that stream; memory with
 //!   uses on other streams stays *pending* until those are complete, or proven to come first.
 //! - [`Ladder`]: what to try, in which order, when no free memory fits.
@@ -18,6 +19,7 @@ mod books;
 mod clock;
 mod heap;
 mod ladder;
+mod openness;
 mod space;
 mod station;
 mod sync;
@@ -28,6 +30,7 @@ pub use books::{Books, GaugeReading, Ledger, LedgerTotals, Shortage};
 pub use clock::{Clock, Demand, Stamp};
 pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind, Unoccupied};
 pub use ladder::{Ladder, Rung};
+pub use openness::{Hold, Openness, Outlook};
 pub use space::{Gap, Mapping, handle_sizes};
 pub use station::{Receive, Station, StationGuard};
 pub use units::{BlockId, PageId, Position, ROUNDING_BYTES, SMALL_BYTES, StreamIndex, rounded};

@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaEvent;
-use highwater_core::Wait;
+use highwater_core::{Outlook, Wait};
 use highwater_device::cuda::check_answer;
 use highwater_device::{DeviceCall, DeviceResult, Waited};
 
@@ -96,7 +96,8 @@ impl Shared {
         });
         let position = place.clock.mark();
         let stamp = place.clock.stamp();
-        place.clock.recorded(&stamp, Arc::new(Recorded::new(self.device.clone(), point, stamp.clone())));
+        let recorded = Recorded::new(self.device.clone(), point, stamp.clone(), Outlook::Open);
+        place.clock.recorded(&stamp, Arc::new(recorded));
         Wait { stream: place.index, position }
     }
 }

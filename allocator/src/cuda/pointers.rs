@@ -35,6 +35,7 @@ fn driver_error(error: &StreamError) -> DriverError {
         }
         StreamError::Device { source: DeviceError::OutOfMemory { .. }, .. } => CUresult::CUDA_ERROR_OUT_OF_MEMORY,
         StreamError::Device { source: DeviceError::InvalidValue { .. }, .. } => CUresult::CUDA_ERROR_INVALID_VALUE,
+        StreamError::HeldUp { .. } => CUresult::CUDA_ERROR_NOT_READY,
         _ => CUresult::CUDA_ERROR_UNKNOWN,
     })
 }
@@ -188,8 +189,8 @@ fn come_after_outside(device: &CudaDevice, allocation: &Allocation, stream: &Cud
     let doing = || format!("ordering a stream after {:?}", owner.name());
     let shared = owner.shared();
     let gate = shared.gate().ok_or_else(|| capturing(&doing()))?;
-    let fence = shared.fence_covering(&gate, owner.slot(), allocation.since()).doing(doing)?;
-    match fence {
+    let stalled = (&**owner.slot(), Context::here());
+    match shared.fence_to_come_after(&gate, owner.slot(), allocation.since(), stalled, doing)? {
         Some(fence) => device.hold_back(stream, fence.handle()).doing(doing),
         None => Ok(()),
     }
