@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use highwater::device::sim::SimDevice;
-use highwater::device::{Cost, DeviceCall};
+use highwater::device::{Cost, Device, DeviceCall};
 use highwater::{Allocator, Buffer, Settings, Stream};
 
 use crate::world::{GRANULE, HookedDevice, address, granules, ticks};
@@ -109,4 +109,51 @@ fn a_free_while_a_fence_is_asked_is_not_lost() {
     assert_eq!(address(&again), at);
     assert_eq!(stage.allocator.memory_stats().pending_bytes, GRANULE);
     stage.allocator.check().unwrap();
+}
+
+/// A buffer of `s` whose bytes `s` uses until 100 ns, as its fences do not say yet.
+fn recycled(stage: &Stage) -> Arc<Buffer<u8>> {
+    let used = stage.handle();
+    let at = address(&used);
+    stage.s.launch("fill", Cost::exact(100)).write(&*used).submit().unwrap();
+    drop(used);
+    let recycled = stage.handle();
+    assert_eq!(address(&recycled), at);
+    recycled
+}
+
+/// The host waits for `s`, until `ns`: no wait is put behind its fence.
+fn expect_held_up_until(stage: &Stage, buffer: &Buffer<u8>, ns: u64) {
+    assert!(stage.device.has_run());
+    let waits = stage.device.counters().of(DeviceCall::Wait);
+    busy(&stage.t, buffer);
+    assert_eq!((stage.sim.now_ns(), stage.allocator.memory_stats().host_stalls), (ns, 1));
+    assert_eq!(stage.device.counters().of(DeviceCall::Wait), waits);
+}
+
+#[test]
+fn a_fence_that_open_work_overtakes_while_it_is_recorded_is_open() {
+    let stage = Stage::new();
+    let buffer = recycled(&stage);
+    let s = stage.s.clone();
+    stage.device.before(DeviceCall::Record, move || {
+        s.mark_open();
+        s.launch("open", Cost::exact(1000)).submit().unwrap();
+    });
+    let _fence = stage.s.record().unwrap();
+    expect_held_up_until(&stage, &buffer, 1100);
+}
+
+#[test]
+fn a_fence_behind_a_wait_that_nobody_has_heard_of_yet_is_held_up_by_it() {
+    let stage = Stage::new();
+    let buffer = recycled(&stage);
+    let open = stage.allocator.create_stream("open").unwrap();
+    open.mark_open();
+    open.launch("open", Cost::exact(1000)).submit().unwrap();
+    let s = stage.s.clone();
+    let fence = open.record().unwrap();
+    stage.device.after(DeviceCall::Wait, move || drop(s.record().unwrap()));
+    stage.s.wait(&fence).unwrap();
+    expect_held_up_until(&stage, &buffer, 1000);
 }

@@ -14,6 +14,7 @@ mod hunt;
 mod ladder;
 mod lifetimes;
 mod on;
+mod open;
 mod order;
 mod pressure;
 mod snapshot;

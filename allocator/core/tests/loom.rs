@@ -1,10 +1,10 @@
-//! Every interleaving of a free from elsewhere with the thread that holds the heap.
+//! Every interleaving of a free from elsewhere with the thread that holds the heap, and of a record with submissions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p highwater-core --test loom --release`.
 
 #![cfg(loom)]
 
-use highwater_core::{Clock, Demand, Position, Receive, Station, StreamIndex};
+use highwater_core::{Clock, Demand, Hold, Openness, Outlook, Position, Receive, Station, StreamIndex};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -91,4 +91,41 @@ fn a_fence_never_covers_work_submitted_after_its_stamp() {
             assert_eq!(in_the_fence, 1, "the fence claims an operation that came after it");
         }
     });
+}
+
+/// A thread publishes, then submits; another one records, then asks what holds its fence up. The answers, when the
+/// fence comes after the submission.
+fn outlook_of_a_fence_behind(publish: impl Fn(&Openness<()>) + Send + Sync + Copy + 'static, check: fn(&Outlook<()>)) {
+    use loom::sync::atomic::{AtomicU64, Ordering};
+    loom::model(move || {
+        let openness = Arc::new(Openness::new());
+        let queue = Arc::new(AtomicU64::new(0));
+        let submitter = {
+            let (openness, queue) = (openness.clone(), queue.clone());
+            thread::spawn(move || {
+                publish(&openness);
+                queue.fetch_add(1, Ordering::AcqRel);
+            })
+        };
+        let in_the_fence = queue.load(Ordering::Acquire);
+        let outlook = openness.outlook(|()| false);
+        if in_the_fence == 1 {
+            check(&outlook);
+        }
+        submitter.join().unwrap();
+    });
+}
+
+#[test]
+fn a_fence_behind_open_work_is_open() {
+    outlook_of_a_fence_behind(Openness::open, |outlook| assert_eq!(*outlook, Outlook::Open));
+}
+
+#[test]
+fn a_fence_behind_a_wait_is_held_up_as_its_stream() {
+    let hold = || Hold { stream: StreamIndex(1), position: Position(3), fence: () };
+    outlook_of_a_fence_behind(
+        move |openness| openness.will_wait([hold()]),
+        |outlook| assert!(matches!(outlook, Outlook::Behind(holds) if holds.len() == 1), "{outlook:?}"),
+    );
 }

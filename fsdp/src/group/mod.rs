@@ -26,7 +26,8 @@ pub const DEFAULT_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(
 /// One rank's membership in a group.
 ///
 /// Every rank issues the same collectives in the same order. They are asynchronous: a call submits to the stream and
-/// returns. A group may make the ranks meet on the host for that, for a bounded time.
+/// returns. A group may make the ranks meet on the host for that, for a bounded time. The stream is open from its first
+/// collective on ([`Stream::mark_open`]).
 pub trait ProcessGroup {
     /// This rank, from 0.
     fn rank(&self) -> u32;

@@ -60,6 +60,7 @@ impl<M: Model, G: ProcessGroup> Runner<M, G> {
         let communication = allocator
             .create_stream("communication")
             .map_err(|error| failed("creating the communication stream".into())(error.into()))?;
+        communication.mark_open();
         let shards = units.iter().enumerate().map(|(index, unit)| {
             let mut parameters = vec![0.0; padded_elements(unit.elements, ranks)];
             model.initialize(index, &mut parameters[..unit.elements]);

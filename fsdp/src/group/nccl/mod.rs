@@ -91,8 +91,10 @@ impl NcclGroup {
         Cost::transfer(link_bytes(self.ranks, (unsharded.len() * size_of::<f32>()) as u64))
     }
 
-    fn check(&self, stream: &Stream, shard: usize, unsharded: usize) -> Result<(), GroupError> {
+    /// Refuses what cannot be issued, and opens the stream, before anything is submitted: it waits for the other ranks.
+    fn begin(&self, stream: &Stream, shard: usize, unsharded: usize) -> Result<(), GroupError> {
         check_lengths(self.ranks, shard, unsharded)?;
+        stream.mark_open();
         stream.cuda_device().map(drop).ok_or(GroupError::NoGpu { rank: self.rank })
     }
 }
@@ -112,7 +114,7 @@ impl ProcessGroup for NcclGroup {
     }
 
     fn all_gather(&self, stream: &Stream, shard: View<'_, f32>, unsharded: View<'_, f32>) -> Result<(), GroupError> {
-        self.check(stream, shard.len(), unsharded.len())?;
+        self.begin(stream, shard.len(), unsharded.len())?;
         let elements = shard.len();
         // Read as well: NCCL sends the own part from its place.
         let launch = stream.launch("all-gather", self.cost(unsharded)).read(shard).read_write(unsharded);
@@ -135,7 +137,7 @@ impl ProcessGroup for NcclGroup {
         shard: View<'_, f32>,
         update: Update,
     ) -> Result<(), GroupError> {
-        self.check(stream, shard.len(), unsharded.len())?;
+        self.begin(stream, shard.len(), unsharded.len())?;
         let elements = shard.len();
         let launch = stream.launch("reduce-scatter", self.cost(unsharded)).read_write(unsharded);
         let launch = if update == Update::Store { launch.write(shard) } else { launch };

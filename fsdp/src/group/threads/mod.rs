@@ -86,6 +86,8 @@ impl ThreadGroup {
         unsharded: View<'_, f32>,
     ) -> Result<(), GroupError> {
         check_lengths(self.ranks, shard.len(), unsharded.len())?;
+        // Before anything is submitted: it waits for the other ranks.
+        stream.mark_open();
         let rank = self.rank;
         let gpu = stream.cuda_device().ok_or(GroupError::NoGpu { rank })?;
         let context = gpu.context().cu_ctx() as u64;
@@ -248,6 +250,7 @@ mod tests {
         let (shard, all) = (stream.alloc(4).unwrap(), stream.alloc(4).unwrap());
         let refused = group.all_gather(&stream, shard.view(), all.view());
         assert_eq!(refused, Err(GroupError::NoGpu { rank: 0 }));
+        assert!(stream.is_open());
         assert_eq!(post(&group), Ok(()));
     }
 }
