@@ -106,7 +106,10 @@ impl Scene {
         let host_synchronizations = device.counters().host_synchronizations - before.host_synchronizations;
         let driver_memory_calls = device.counters().driver_memory_calls() - before.driver_memory_calls();
         let (unsharded_bytes, peak_unsharded_bytes) = (runner.unsharded_bytes(), runner.peak_unsharded_bytes());
+        assert!(runner.communication().is_open() && !runner.compute().is_open(), "collectives wait for other ranks");
         let shards = runner.read_shards()?;
+        let stats = allocator.memory_stats();
+        let (waits_inserted, host_stalls) = (stats.waits_inserted, stats.host_stalls);
         drop(runner);
         allocator.check()?;
         let live_bytes_at_end = allocator.memory_stats().live.now;
@@ -116,6 +119,8 @@ impl Scene {
             unsharded_bytes,
             host_synchronizations,
             driver_memory_calls,
+            waits_inserted,
+            host_stalls,
             live_bytes_at_end,
         })
     }
@@ -134,6 +139,10 @@ pub struct Rank {
     pub host_synchronizations: u64,
     /// Driver memory calls inside the steps.
     pub driver_memory_calls: u64,
+    /// Waits that the allocator put on streams, beside those of the plan, in the whole run.
+    pub waits_inserted: u64,
+    /// How often the allocator blocked the host in the whole run.
+    pub host_stalls: u64,
     /// Bytes in use when everything was dropped.
     pub live_bytes_at_end: u64,
 }

@@ -131,3 +131,44 @@ fn unsafe_code_stands_where_the_architecture_says() {
     with_unsafe.sort();
     assert_eq!(with_unsafe, WITH_UNSAFE);
 }
+
+/// The places from which streams are made to wait and the host is blocked, in the library itself (its tests left out):
+/// what is looked for, and how often it stands in which file. Whoever adds one says here what keeps two ranks from waiting
+/// for each other through it.
+const WAITS: &[(&str, &[(&str, usize)])] = &[
+    // Waits on streams: the program's own, and those for memory, behind fences that depend on this GPU alone.
+    ("device.wait(", &[("allocator/src/stream.rs", 1)]),
+    (".wait_recorded(", &[("allocator/src/stream.rs", 2)]),
+    (".hold_back(", &[("allocator/src/cuda/pointers.rs", 1)]),
+    (".fence_to_come_after(", &[("allocator/src/cuda/pointers.rs", 1), ("allocator/src/stream.rs", 1)]),
+    // Of the program's, those of a training: its plan's, and the join of its lanes, on every rank alike.
+    (".lane(op.lane()).wait(", &[("fsdp/src/run/runner.rs", 1)]),
+    ("self.communication.wait(", &[("fsdp/src/run/runner.rs", 1)]),
+    ("self.compute.wait(", &[]),
+    // Waits of the host: each takes a deadline.
+    ("device.synchronize(", &[("allocator/src/fence.rs", 1)]),
+    ("device.synchronize(*handle, Some(", &[("allocator/src/fence.rs", 1)]),
+    (".wait_for(", &[("allocator/src/climb.rs", 1), ("allocator/src/fence.rs", 1), ("allocator/src/progress.rs", 1)]),
+    (".wait_out(", &[("allocator/src/climb.rs", 1), ("allocator/src/host.rs", 1), ("allocator/src/teardown.rs", 1)]),
+];
+
+#[test]
+fn nobody_waits_but_where_this_says() {
+    let mut files = Vec::new();
+    for folder in ["allocator/src", "kernels/src", "fsdp/src/run", "fsdp/src/transformer"] {
+        sources(&root().join(folder), &mut files);
+    }
+    files.sort();
+    for (call, expected) in WAITS {
+        let found = files.iter().filter_map(|file| {
+            let text = fs::read_to_string(file).unwrap();
+            let code = text.split("\nmod tests {").next().unwrap_or_default();
+            let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let count: usize = lines.map(|line| line.matches(call).count()).sum();
+            (count > 0).then(|| (file.strip_prefix(root()).unwrap().display().to_string(), count))
+        });
+        let found: Vec<_> = found.collect();
+        let found: Vec<_> = found.iter().map(|(file, count)| (&**file, *count)).collect();
+        assert_eq!(found, *expected, "{call}");
+    }
+}

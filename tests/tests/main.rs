@@ -3,6 +3,7 @@
 
 mod adversary;
 mod asynchrony;
+mod deadlock;
 mod fork;
 mod house;
 mod memory;

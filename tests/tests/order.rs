@@ -108,6 +108,7 @@ fn o2_compute_starts_after_its_gather_and_nothing_blocks_the_host() {
     });
     for ran in trainings() {
         assert!(ran.ranks.iter().all(|rank| rank.host_synchronizations == 0));
+        assert!(ran.ranks.iter().all(|rank| (rank.waits_inserted, rank.host_stalls) == (0, 0)), "the plan says all");
     }
 }
 
