@@ -201,6 +201,7 @@ mod tests {
         let id = device.create_stream("made elsewhere").unwrap();
         let (adopted, introduced) = adopt(&allocator, id);
         assert!(introduced && adopted.name() == "adopted");
+        assert!(adopted.is_open() && !own.is_open(), "nobody here knows what an adopted stream is given");
         assert_eq!(adopt(&allocator, id), (adopted.clone(), false));
         assert_eq!(allocator.shared().known_stream(id), Some(adopted.clone()));
 

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use highwater::device::sim::{Collective, SimCluster};
+use highwater::device::sim::{Collective, SimCluster, SimDevice};
 use highwater::device::{Access, Address, ByteRange, Cost, Device, DeviceCall, Operand};
 use highwater::{AllocError, Allocator, Buffer, Settings, Stream, StreamError};
 
-use crate::world::{GRANULES, World, address, granules, ticks};
+use crate::world::{GRANULES, HookedDevice, World, address, granules, ticks};
 
 fn within(ns: u64) -> World {
     World::with(Settings::builder().host_wait_timeout(Duration::from_nanos(ns)))
@@ -179,6 +179,39 @@ fn a_wait_that_the_device_refuses_holds_nobody_up_longer_than_its_fence() {
     drop((fence, buffer, s, t, open));
     world.pass(200);
     world.end();
+}
+
+#[test]
+fn a_fence_is_kept_no_longer_than_it_holds_anybody_up() {
+    let sim = SimDevice::new(ticks());
+    let device = HookedDevice::new(sim.clone());
+    let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
+    let (s, open) = (allocator.create_stream("s").unwrap(), allocator.create_stream("open").unwrap());
+    open.mark_open();
+    for round in 0..3 {
+        for _ in 0..10 {
+            open.launch("open", Cost::exact(10)).submit().unwrap();
+            s.wait(&open.record().unwrap()).unwrap();
+        }
+        let last = open.record().unwrap();
+        drop(s.record().unwrap());
+        assert_eq!(device.live_fences(), 3, "round {round}: the last of both streams, and the one that `s` waits for");
+        sim.host_work(100);
+        assert!(last.is_complete().unwrap());
+    }
+    // What `s` waits for has never been asked itself: asking what it holds up does.
+    let buffer = s.alloc::<u8>(1000).unwrap();
+    s.launch("fill", Cost::exact(10)).write(&buffer).submit().unwrap();
+    drop(buffer);
+    let again = s.alloc::<u8>(1000).unwrap();
+    open.wait(&s.record().unwrap()).unwrap();
+    allocator.default_stream().launch("use", Cost::exact(1)).read(&again).submit().unwrap();
+    assert_eq!((allocator.memory_stats().waits_inserted, allocator.memory_stats().host_stalls), (1, 0));
+    let queries = device.counters().of(DeviceCall::Query);
+    drop(s.record().unwrap());
+    allocator.create_stream("t").unwrap().launch("use", Cost::exact(1)).read(&again).submit().unwrap();
+    assert_eq!(allocator.memory_stats().waits_inserted, 2);
+    assert_eq!(device.counters().of(DeviceCall::Query), queries, "nobody is asked again who was seen complete");
 }
 
 #[test]

@@ -223,6 +223,33 @@ fn a_circle_through_a_wait_is_told_step_by_step_without_those_behind_it() {
 }
 
 #[test]
+fn whoever_will_not_come_is_told_before_those_who_cannot() {
+    let cluster = SimCluster::new(3, ticks());
+    let ends = cluster.run(|device| {
+        let (x, y) = (device.cluster().communicator("x", &[0, 1]), device.cluster().communicator("y", &[1, 2]));
+        let [comm] = streams(&device);
+        // Rank 2 leaves, rank 1 waits for it, and so never comes to what rank 0 waits for.
+        let issued = match device.properties().ordinal {
+            0 => &x,
+            1 => &y,
+            _ => return None,
+        };
+        device.collective(comm, collective(issued, "gather")).unwrap();
+        Some(finish(&device, comm).unwrap_err().to_string())
+    });
+    assert_eq!(
+        ends[0].as_deref(),
+        Some(
+            "deadlock: rank 1: stream \"s0\" is in \"gather\", collective 0 of communicator \"y\", \
+             which lacks rank 2, which has not issued it, and its host has ended; \
+             behind: rank 0: stream \"s0\" is in \"gather\", collective 0 of communicator \"x\", \
+             which lacks rank 1, which has not issued it; \
+             rank 0: the host waits for a fence on stream \"s0\"; rank 1: the host waits for a fence on stream \"s0\""
+        )
+    );
+}
+
+#[test]
 fn a_circle_may_go_through_hosts() {
     let text = account(|device, rank, communicators| {
         let [comm] = streams(device);

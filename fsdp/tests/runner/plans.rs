@@ -46,7 +46,9 @@ fn a_plan_for_other_units_or_ranks_is_refused() {
         assert_eq!(device.counters(), before, "{what}: nothing was done");
     }
     assert_eq!(allocator.memory_stats().live.now, 0);
-    assert!(make(plan(&layouts(&ELEMENTS), 2)).is_ok());
+    let runner = make(plan(&layouts(&ELEMENTS), 2)).unwrap();
+    assert!(runner.communication().is_open(), "before anything is submitted to it");
+    assert!(!runner.compute().is_open());
 }
 
 #[test]
