@@ -40,6 +40,10 @@
 //! ([`device::DeviceError::failed_operation`]). With [`SettingsBuilder::launch_blocking`] each submission waits for its
 //! work and returns the error itself. Memory runs out in the wrong place too: [`OutOfMemory`] names the lines and the
 //! streams that hold it.
+//! # Streams that wait for others
+//!
+//! Collectives wait for other ranks, host functions for the host. A stream that is given such work is *open*:
+//! [`Stream::mark_open`] says what the allocator never does behind it, and how to order streams then.
 //!
 //! # Modules
 //!

@@ -215,6 +215,26 @@ fn a_fence_is_kept_no_longer_than_it_holds_anybody_up() {
 }
 
 #[test]
+fn an_open_fence_that_the_host_has_waited_for_is_not_asked_again() {
+    let world = World::timed();
+    let [s, t, open] = world.streams();
+    open.mark_open();
+    world.idle(&open, 50);
+    let fence = open.record().unwrap();
+    s.wait(&fence).unwrap();
+    let buffer = recycled(&world, &s);
+    drop(s.record().unwrap());
+    fence.wait(Duration::from_secs(1)).unwrap();
+    let queries = world.counters().of(DeviceCall::Query);
+    world.fill(&t, &buffer, 2, 10);
+    assert_eq!((world.stats().waits_inserted, world.stats().host_stalls), (1, 0));
+    assert_eq!(world.counters().of(DeviceCall::Query), queries);
+    drop((fence, buffer, s, t, open));
+    world.pass(200);
+    world.end();
+}
+
+#[test]
 fn memory_of_an_open_stream_that_goes_on_by_fences_of_the_program_costs_nothing() {
     let world = within(60);
     let [communication, compute] = world.streams();

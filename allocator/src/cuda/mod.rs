@@ -6,6 +6,10 @@
 //! as long as memory needs it. A stream that captures has to be adopted before the capture begins, so that the allocator
 //! knows to leave fences alone meanwhile.
 //!
+//! An adopted stream is open from the beginning, for nobody here knows what it is given: see [`Stream::mark_open`]. A stream
+//! of the allocator that cudarc is given for work that waits for another rank or the host (NCCL, host functions, waits for
+//! values in memory, events of streams that do such things) has to be marked open before.
+//!
 //! # Buffers
 //!
 //! [`Buffer::on`](crate::Buffer::on) is the way to launch: `builder.arg(&buffer.on(&stream)?)`. The guard is held over
@@ -56,7 +60,8 @@ pub fn cuda_device(device: &dyn Device) -> Option<&CudaDevice> {
 impl Allocator {
     /// A stream that was made by cudarc, as a stream of this allocator. Adopted again it is the same [`Stream`], as long as
     /// one lives; so is a stream that this allocator made. The driver's stream is kept alive until the last handle and
-    /// the last buffer of the [`Stream`] are gone: then its last fence is recorded and it is let go.
+    /// the last buffer of the [`Stream`] are gone: then its last fence is recorded and it is let go. It is open
+    /// ([`Stream::mark_open`]) unless this allocator made it.
     ///
     /// # Errors
     /// When the device is no GPU; when the stream belongs to another context, or is the per-thread default stream; or when
