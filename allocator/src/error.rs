@@ -67,8 +67,8 @@ pub enum StreamError {
         operation: String,
         /// The stream's name.
         stream: String,
-        /// What the device said.
-        source: DeviceError,
+        /// What the device said; boxed, so that the other errors stay small.
+        source: Box<DeviceError>,
     },
     /// Something that would break a capture was asked for while a stream of the device captures.
     #[error("{doing} is not possible while a stream of the device captures: do it before the capture begins")]

@@ -36,7 +36,7 @@ impl Stream {
             Err(source) if self.is_own_failure(&source) => Err(StreamError::Failed {
                 operation: operation.to_owned(),
                 stream: self.name().to_owned(),
-                source: source.failed_work().expect("it was just found").clone(),
+                source: Box::new(source.failed_work().expect("it was just found").clone()),
             }),
             Err(source) => Err(source).doing(doing),
         }

@@ -69,7 +69,7 @@ fn the_submission_that_fails_returns_its_error() {
     let error = bad(&world, &s).unwrap_err();
     let StreamError::Failed { operation, stream, source } = &error else { panic!("{error:?}") };
     assert_eq!((&**operation, &**stream), ("bad", "s"));
-    assert!(matches!(source, DeviceError::IllegalAddress { address: Address(64), .. }), "{source:?}");
+    assert!(matches!(**source, DeviceError::IllegalAddress { address: Address(64), .. }), "{source:?}");
     assert!(!error.to_string().contains("asynchronous"), "{error}");
     // Later calls are not to blame.
     let later = t.record().unwrap_err().to_string();

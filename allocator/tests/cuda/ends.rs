@@ -83,7 +83,7 @@ fn a_host_body_that_panics_fails_its_fence() {
             Ok(()) => stream.record().and_then(|fence| fence.wait(LONG)).unwrap_err(),
         };
         let source = match &error {
-            StreamError::Failed { source, operation, .. } if blocking && operation == "bad" => source,
+            StreamError::Failed { source, operation, .. } if blocking && operation == "bad" => &**source,
             StreamError::Device { source, .. } if !blocking => source,
             other => panic!("{other:?}"),
         };

@@ -70,7 +70,7 @@ fn s7_2_launch_blocking_returns_the_error_where_it_was_made() {
     let error = out_of_bounds(&world, &side).unwrap_err();
     let (operation, stream, address) = ("gather".to_owned(), "side".to_owned(), Address(8));
     let source = DeviceError::IllegalAddress { operation: operation.clone(), stream: stream.clone(), address };
-    assert_eq!(error, StreamError::Failed { operation, stream, source });
+    assert_eq!(error, StreamError::Failed { operation, stream, source: Box::new(source) });
     assert!(error.to_string().starts_with("operation \"gather\" on \"side\" failed: "), "{error}");
 }
 
