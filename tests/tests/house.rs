@@ -148,7 +148,15 @@ const WAITS: &[(&str, &[(&str, usize)])] = &[
     // Waits of the host: each takes a deadline.
     ("device.synchronize(", &[("allocator/src/fence.rs", 1)]),
     ("device.synchronize(*handle, Some(", &[("allocator/src/fence.rs", 1)]),
-    (".wait_for(", &[("allocator/src/climb.rs", 1), ("allocator/src/fence.rs", 1), ("allocator/src/progress.rs", 1)]),
+    (
+        ".wait_for(",
+        &[
+            ("allocator/src/climb.rs", 1),
+            ("allocator/src/fence.rs", 1),
+            ("allocator/src/launch_blocking.rs", 1),
+            ("allocator/src/progress.rs", 1),
+        ],
+    ),
     (".wait_out(", &[("allocator/src/climb.rs", 1), ("allocator/src/host.rs", 1), ("allocator/src/teardown.rs", 1)]),
 ];
 
