@@ -234,8 +234,10 @@ impl Host<'_> {
         }
     }
 
+    /// The ranks that did not come, or died since.
     fn missing(&self) -> Vec<u32> {
-        (0..).zip(&self.ranks).skip(1).filter(|(_, there)| there.is_none()).map(|(rank, _)| rank).collect()
+        let ranks = (0..).zip(&self.ranks).skip(1);
+        ranks.filter(|(_, there)| !there.as_ref().is_some_and(Stranger::is_there)).map(|(rank, _)| rank).collect()
     }
 
     /// Whether somebody came.

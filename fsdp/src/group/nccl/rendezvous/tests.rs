@@ -175,6 +175,7 @@ fn a_rank_that_died_may_come_again() {
         while host.ranks[1].as_ref().unwrap().is_there() {
             thread::yield_now();
         }
+        assert_eq!(host.missing(), [1, 2], "who died is not there");
         let asking = [1, 2].map(|rank| at(&place, rank)).map(|place| scope.spawn(move || ask(&place, LONG)));
         host.gather(&listener, LONG).unwrap();
         host.ranks.into_iter().flatten().for_each(|there| assert!(there.answer(0, &id())));
