@@ -39,7 +39,8 @@ struct CallbacksRun;
 
 impl CallbacksRun {
     fn begin() -> Option<Self> {
-        (!IN_CALLBACK.replace(true)).then_some(CallbacksRun)
+        // Made only if it is: the drop of one that is not needed would end the run that is under way.
+        (!IN_CALLBACK.replace(true)).then(|| CallbacksRun)
     }
 }
 
