@@ -208,10 +208,8 @@ impl<'a> Climb<'a> {
         let whole = self.requested.checked_next_multiple_of(granularity).unwrap_or(u64::MAX);
         let gaps = own.heap.plan_growth(self.requested);
         let to_map = gaps.map_or(whole, |gaps| gaps.iter().map(|gap| gap.bytes).sum());
-        let ledger = &self.shared.ledger;
-        let below_limit = ledger.limit().saturating_sub(ledger.totals().physical.now);
         let free = self.shared.device.memory_info().map_or(u64::MAX, |info| info.free);
-        to_map.saturating_sub(below_limit.min(free))
+        to_map.saturating_sub(self.shared.ledger.left().min(free))
     }
 
     /// The waits after which just enough handles may leave the heaps: of other heaps as many as are missing, and if that

@@ -56,8 +56,8 @@ impl Shared {
                 shortage.requested, shortage.left
             ))
         })?;
-        let mut mapped = Vec::new();
-        match self.map_gaps(&gaps, &mut mapped) {
+        let (mut mapped, mut created) = (Vec::new(), 0);
+        match self.map_gaps(&gaps, &mut mapped, &mut created) {
             Ok(()) => {
                 for mapping in mapped {
                     state.heap.map(requested, mapping);
@@ -68,8 +68,7 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                let held: u64 = mapped.iter().map(|mapping| mapping.bytes).sum();
-                self.ledger.give_back(bytes - held);
+                self.ledger.unclaim(bytes - created);
                 for mapping in mapped {
                     let mapped_at = Some(Address(mapping.address));
                     self.let_go(Stray { page: PageHandle(mapping.page.0), bytes: mapping.bytes, mapped_at });
@@ -94,12 +93,17 @@ impl Shared {
         state.heap.plan_growth(requested).ok_or_else(too_large)
     }
 
-    /// Fills the gaps with handles. On error the handle in work has been let go; those before are in `mapped`.
-    fn map_gaps(&self, gaps: &[Gap], mapped: &mut Vec<Mapping>) -> Result<(), DeviceError> {
+    /// Fills the gaps with handles, and adds up the bytes that were created for it. On error the handle in work has been
+    /// let go; those before are in `mapped`.
+    fn map_gaps(&self, gaps: &[Gap], mapped: &mut Vec<Mapping>, created: &mut u64) -> Result<(), DeviceError> {
         for gap in gaps {
             let mut address = gap.address;
             for bytes in handle_sizes(gap.bytes, self.device.properties().granularity_bytes) {
-                let page = self.map_handle(Address(address), bytes)?;
+                let page = self.device.create(bytes)?;
+                self.ledger.created(bytes);
+                *created += bytes;
+                count(&self.counts.handles_created);
+                self.map_handle(page, Address(address), bytes)?;
                 mapped.push(Mapping { address, bytes, page: PageId(page.0) });
                 address += bytes;
             }
@@ -107,24 +111,16 @@ impl Shared {
         Ok(())
     }
 
-    fn map_handle(&self, address: Address, bytes: u64) -> Result<PageHandle, DeviceError> {
-        let page = self.device.create(bytes)?;
-        count(&self.counts.handles_created);
+    fn map_handle(&self, page: PageHandle, address: Address, bytes: u64) -> Result<(), DeviceError> {
         let mut stray = Stray { page, bytes, mapped_at: None };
         let done = self.device.map(page, address).and_then(|()| {
             stray.mapped_at = Some(address);
             self.device.set_access(address, bytes)
         });
-        done.map(|()| page).inspect_err(|_| {
-            // The caller gives the claim of a handle that never came back itself, so this one is claimed anew.
-            if !self.try_let_go(&mut stray) {
-                self.ledger.claim_anyway(bytes);
-                self.strays.lock().push(stray);
-            }
-        })
+        done.inspect_err(|_| self.let_go(stray))
     }
 
-    /// Unmaps and releases a handle that is claimed; what the device refuses becomes a stray.
+    /// Unmaps and releases a handle; what the device refuses becomes a stray.
     fn let_go(&self, mut stray: Stray) {
         if self.try_let_go(&mut stray) {
             self.ledger.give_back(stray.bytes);

@@ -47,9 +47,13 @@ pub struct Shortage {
 }
 
 /// The bytes of all heaps of a device, with their peaks.
+///
+/// Physical memory is *claimed* below the limit first, then *created*, handle by handle. Only what was created counts as
+/// held: a claim that comes to nothing leaves no peak behind.
 #[derive(Debug)]
 pub struct Ledger {
     limit: u64,
+    claimed: AtomicU64,
     physical: Gauge,
     live: Gauge,
 }
@@ -70,19 +74,6 @@ impl Gauge {
     fn add(&self, bytes: u64) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         raise(&self.peak, self.now.fetch_add(bytes, Ordering::AcqRel) + bytes);
-    }
-
-    /// Adds unless `most` would be passed; the error is what is left below it.
-    fn add_up_to(&self, most: u64, bytes: u64) -> Result<(), u64> {
-        let fits = |now: u64| now.checked_add(bytes).filter(|&sum| sum <= most);
-        match self.now.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
-            Ok(before) => {
-                self.total.fetch_add(bytes, Ordering::Relaxed);
-                raise(&self.peak, before + bytes);
-                Ok(())
-            }
-            Err(now) => Err(most.saturating_sub(now)),
-        }
     }
 
     fn subtract(&self, bytes: u64) {
@@ -123,7 +114,7 @@ impl Ledger {
     /// Nothing mapped; at most `limit` bytes ever will be.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Ledger { limit, physical: Gauge::new(), live: Gauge::new() }
+        Ledger { limit, claimed: AtomicU64::new(0), physical: Gauge::new(), live: Gauge::new() }
     }
 
     /// The limit, bytes.
@@ -132,22 +123,39 @@ impl Ledger {
         self.limit
     }
 
+    /// Bytes that can still be claimed.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.limit - self.claimed.load(Ordering::Acquire)
+    }
+
     /// Claims `bytes` of physical memory before they are created.
     ///
     /// # Errors
     /// When the limit would be passed; nothing is claimed then.
     pub fn claim(&self, bytes: u64) -> Result<(), Shortage> {
-        self.physical.add_up_to(self.limit, bytes).map_err(|left| Shortage { requested: bytes, left })
+        let fits = |claimed: u64| claimed.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        match self.claimed.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits) {
+            Ok(_) => Ok(()),
+            Err(claimed) => Err(Shortage { requested: bytes, left: self.limit - claimed }),
+        }
     }
 
-    /// Claims bytes that are held already, limit or not.
-    pub fn claim_anyway(&self, bytes: u64) {
+    /// `bytes` that were claimed are held from now on.
+    pub fn created(&self, bytes: u64) {
         self.physical.add(bytes);
     }
 
-    /// Gives `bytes` of physical memory back: unmapped, or claimed and not created.
+    /// `bytes` that were claimed are not going to be created.
+    pub fn unclaim(&self, bytes: u64) {
+        let before = self.claimed.fetch_sub(bytes, Ordering::AcqRel);
+        debug_assert!(before >= bytes, "more bytes were given up than claimed");
+    }
+
+    /// Gives `bytes` that were held back.
     pub fn give_back(&self, bytes: u64) {
         self.physical.subtract(bytes);
+        self.unclaim(bytes);
     }
 
     /// `bytes` asked for are in use from now on.
@@ -184,7 +192,19 @@ mod tests {
         ledger.claim(60).unwrap();
         assert_eq!(ledger.claim(41), Err(Shortage { requested: 41, left: 40 }));
         ledger.claim(40).unwrap();
+        ledger.created(100);
         ledger.give_back(100);
         assert_eq!(ledger.totals().physical, GaugeReading { now: 0, peak: 100, total: 100 });
+        assert_eq!(ledger.left(), 100);
+    }
+
+    #[test]
+    fn what_was_claimed_and_not_created_was_never_held() {
+        let ledger = Ledger::new(100);
+        ledger.claim(100).unwrap();
+        ledger.created(20);
+        ledger.unclaim(80);
+        assert_eq!(ledger.totals().physical, GaugeReading { now: 20, peak: 20, total: 20 });
+        assert_eq!(ledger.left(), 80);
     }
 }
