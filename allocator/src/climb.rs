@@ -77,6 +77,8 @@ impl Shared {
                 Some(next) => {
                     rung = next;
                     inside = climb.act(rung, gate, inside)?;
+                    // What others freed meanwhile counts: nobody delivers it before this request leaves.
+                    inside.deliver();
                 }
                 None => {
                     climb.note(&mut inside, NotedRung::OutOfMemory);

@@ -105,6 +105,14 @@ pub struct StationGuard<'a, S: Receive<M>, M> {
     state: Option<MutexGuard<'a, S>>,
 }
 
+impl<S: Receive<M>, M> StationGuard<'_, S, M> {
+    /// Delivers what was sent since this station was entered: for those who stay inside and look again.
+    pub fn deliver(&mut self) {
+        let state = self.state.as_mut().expect("the state is given up only by drop");
+        self.station.deliver(state);
+    }
+}
+
 impl<S: Receive<M>, M> Deref for StationGuard<'_, S, M> {
     type Target = S;
 
