@@ -123,7 +123,9 @@ impl<'a> Climb<'a> {
             (Rung::OwnPending, Some(gate)) => {
                 shared.retire(gate, slot, &mut inside, context);
             }
-            (Rung::Grow, _) => self.grow(&mut inside)?,
+            (Rung::Grow, _) => {
+                self.grow(&mut inside)?;
+            }
             (Rung::Callbacks, _) => {
                 // A callback may allocate and free on this stream, and capture: nobody is inside meanwhile.
                 drop((inside, gate));
@@ -140,36 +142,45 @@ impl<'a> Climb<'a> {
             }
             (Rung::HostWaitOwn, Some(gate)) => {
                 if let Some(waits) = inside.heap.sufficient_waits(requested) {
-                    inside = self.wait(gate, inside, &waits)?;
+                    (inside, _) = self.wait(gate, inside, &waits)?;
                     shared.retire(gate, slot, &mut inside, context);
                 }
             }
             (Rung::HostWaitOthers, Some(gate)) => {
-                let waits = self.waits_for_returnable(gate, &mut inside);
-                if !waits.is_empty() {
-                    inside = self.wait(gate, inside, &waits)?;
+                // Once may not be enough: free memory that was waited for is joined with neighbours that were freed
+                // later, and is as young as they are then.
+                loop {
+                    let waits = self.waits_for_returnable(gate, &mut inside);
+                    let mut passed = false;
+                    if !waits.is_empty() {
+                        (inside, passed) = self.wait(gate, inside, &waits)?;
+                    }
+                    self.return_cached(gate, &mut inside);
+                    if self.grow(&mut inside)? || !passed {
+                        break;
+                    }
                 }
-                self.return_cached(gate, &mut inside);
-                self.grow(&mut inside)?;
             }
             (_, None) => unreachable!("the ladder offers no rung that touches fences while a stream captures"),
         }
         Ok(inside)
     }
 
-    fn grow(&mut self, state: &mut HeapState) -> Result<(), AllocError> {
+    /// Maps what is missing; whether there was memory for it.
+    fn grow(&mut self, state: &mut HeapState) -> Result<bool, AllocError> {
         match self.shared.grow(self.slot, state, self.requested, self.context) {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(true),
             Err(Refusal::NoMemory(why)) => {
                 self.refused = why;
-                Ok(())
+                Ok(false)
             }
             Err(Refusal::Device(source)) => Err(AllocError::Device { requested: self.requested, source }),
         }
     }
 
-    /// Blocks the host outside of the heap, for what is left of the request's time, then enters again.
-    fn wait(&mut self, gate: &Gate<'_>, inside: Inside<'a>, waits: &[Wait]) -> Result<Inside<'a>, AllocError> {
+    /// Blocks the host outside of the heap, for what is left of the request's time, then enters again; whether the waits
+    /// are over.
+    fn wait(&mut self, gate: &Gate<'_>, inside: Inside<'a>, waits: &[Wait]) -> Result<(Inside<'a>, bool), AllocError> {
         drop(inside);
         let start = self.shared.device.now_ns();
         let left = self.shared.settings.host_wait_timeout().saturating_sub(self.stalled);
@@ -178,7 +189,7 @@ impl<'a> Climb<'a> {
         let mut inside = self.slot.station.enter();
         self.shared.note_stall(&mut inside, self.slot, start, self.context);
         match waited {
-            Ok(_) => Ok(inside),
+            Ok(passed) => Ok((inside, passed)),
             Err(source) => Err(AllocError::Device { requested: self.requested, source }),
         }
     }
