@@ -1,6 +1,7 @@
 //! What the whole-system tests share: a model whose operations last an exact number of ticks and whose arithmetic misses
 //! nothing, and runs of it on a simulated cluster.
 
+pub mod oracle;
 mod run;
 mod tick_model;
 

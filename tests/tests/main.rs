@@ -7,6 +7,7 @@ mod deadlock;
 mod fork;
 mod house;
 mod memory;
+mod oracle;
 mod order;
 mod ranks;
 mod timelines;

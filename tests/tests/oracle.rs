@@ -1,0 +1,184 @@
+//! The allocator beside a model that predicts it: random programs, and the ones that found bugs.
+
+use highwater::device::DeviceCall;
+use highwater_tests::oracle::{Op, Relief, Setup, Tally, program, run, shrink};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const GRANULE: u64 = 256 << 10;
+
+/// A device of 16 granules and an allocator that may have all of it.
+const SETUP: Setup =
+    Setup { granules: 16, granularity_bytes: GRANULE, limit_bytes: 16 * GRANULE, timeout_ns: 1_000_000_000_000 };
+
+/// Runs a program that has to go as predicted; one that does not is told as short as it can be.
+#[track_caller]
+fn as_predicted(setup: &Setup, steps: &[Op]) -> Tally {
+    run(setup, steps).unwrap_or_else(|failure| {
+        let (steps, failure) = shrink(setup, steps).unwrap_or((steps.to_vec(), failure));
+        panic!("{failure}\nlet setup = {setup:?};\nlet program = {steps:#?};")
+    })
+}
+
+#[test]
+fn random_programs_go_as_predicted() {
+    let mut all = Tally::default();
+    for seed in 0..100 {
+        let (setup, steps) = program(seed, 250);
+        all.add(&as_predicted(&setup, &steps));
+    }
+    for (rung, met) in &all.rungs {
+        assert!(*met > 0, "no request was met at {rung}: {all:?}");
+    }
+    for outcome in ["Done", "Address", "Is", "Bytes", "Capturing", "OtherStream", "TimedOut", "Failed", "OutOfMemory"] {
+        assert!(all.outcomes.contains_key(outcome), "no step came to {outcome}: {all:?}");
+    }
+}
+
+fn index() -> impl Strategy<Value = usize> {
+    0..16_usize
+}
+
+fn bytes() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        8 => (1..7_u64).prop_map(|granules| granules * GRANULE),
+        3 => 1..3 * GRANULE,
+        2 => (1 << 20) - 600..(1 << 20) + 600_u64,
+        1 => Just(0),
+        1 => 15 * GRANULE..18 * GRANULE,
+        1 => Just(u64::MAX / 2),
+    ]
+}
+
+fn call() -> impl Strategy<Value = DeviceCall> {
+    use DeviceCall::{Create, Launch, Map, Query, Record, Release, SetAccess, Synchronize, Unmap, Wait};
+    proptest::sample::select(vec![Create, Launch, Map, Query, Record, Release, SetAccess, Synchronize, Unmap, Wait])
+}
+
+fn relief() -> impl Strategy<Value = Relief> {
+    prop_oneof![
+        Just(Relief::FreeFirst),
+        Just(Relief::FreeAll),
+        (index(), bytes()).prop_map(|(stream, bytes)| Relief::Allocate { stream, bytes }),
+        index().prop_map(|stream| Relief::Capture { stream }),
+    ]
+}
+
+fn memory_step() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (index(), bytes()).prop_map(|(stream, bytes)| Op::Alloc { stream, bytes }),
+        2 => (index(), bytes()).prop_map(|(stream, bytes)| Op::AllocRaw { stream, bytes }),
+        9 => (index(), any::<bool>()).prop_map(|(buffer, elsewhere)| Op::Free { buffer, elsewhere }),
+        1 => (index(), call()).prop_map(|(buffer, call)| Op::FreeInside { buffer, call }),
+        2 => (0..12 * GRANULE).prop_map(|target| Op::Trim { target }),
+        2 => index().prop_map(|buffer| Op::Stash { buffer }),
+        1 => Just(Op::Unstash),
+        1 => relief().prop_map(Op::OnPressure),
+        1 => index().prop_map(|callback| Op::EndPressure { callback }),
+        1 => (call(), 1..4_u64).prop_map(|(call, nth)| Op::Fail { call, nth }),
+        1 => (1..5_u64).prop_map(|granules| Op::Hog { granules }),
+        2 => Just(Op::Unhog),
+        1 => Just(Op::ResetPeaks),
+    ]
+}
+
+fn stream_step() -> impl Strategy<Value = Op> {
+    let ns = || prop_oneof![Just(0), 1..2000_u64];
+    prop_oneof![
+        8 => (index(), vec(index(), 0..3), ns()).prop_map(|(stream, operands, ns)| Op::Launch { stream, operands, ns }),
+        3 => (index(), index()).prop_map(|(buffer, stream)| Op::RecordStream { buffer, stream }),
+        2 => (index(), proptest::option::of(index()), index())
+            .prop_map(|(buffer, stream, fence)| Op::RecordUse { buffer, stream, fence }),
+        2 => (index(), vec(index(), 1..3), ns()).prop_map(|(buffer, streams, ns)| Op::Guards { buffer, streams, ns }),
+        1 => index().prop_map(|buffer| Op::Escape { buffer }),
+        3 => index().prop_map(|stream| Op::Record { stream }),
+        3 => (index(), index()).prop_map(|(stream, fence)| Op::Wait { stream, fence }),
+        1 => index().prop_map(|fence| Op::Ask { fence }),
+        1 => (index(), ns()).prop_map(|(fence, timeout_ns)| Op::HostWait { fence, timeout_ns }),
+        1 => index().prop_map(|fence| Op::DropFence { fence }),
+        3 => ns().prop_map(|ns| Op::HostWork { ns }),
+        3 => Just(Op::CreateStream),
+        2 => index().prop_map(|stream| Op::DropStream { stream }),
+        1 => index().prop_map(|stream| Op::BeginCapture { stream }),
+        2 => index().prop_map(|capture| Op::EndCapture { capture }),
+        1 => index().prop_map(|capture| Op::DropCapture { capture }),
+        2 => index().prop_map(|graph| Op::DropGraph { graph }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_program_goes_as_predicted(
+        steps in vec(prop_oneof![memory_step(), stream_step()], 1..120),
+        limit_bytes in 6 * GRANULE..16 * GRANULE,
+        timeout_ns in prop_oneof![3 => Just(1_000_000_000_000), 1 => 0..3000_u64],
+    ) {
+        let setup = Setup { limit_bytes, timeout_ns, ..SETUP };
+        prop_assert_eq!(run(&setup, &steps).err(), None);
+    }
+}
+
+/// Two callbacks that ask for memory called each other without end.
+#[test]
+fn what_callbacks_ask_for_calls_no_callback() {
+    let ask = Op::OnPressure(Relief::Allocate { stream: 0, bytes: 2 * GRANULE });
+    let fill = Op::Alloc { stream: 0, bytes: 16 * GRANULE };
+    as_predicted(&SETUP, &[fill, ask.clone(), ask, Op::Alloc { stream: 0, bytes: GRANULE }]);
+}
+
+/// The peak of physical memory counted what the device had refused.
+#[test]
+fn what_the_device_refuses_leaves_no_peak() {
+    as_predicted(&SETUP, &[Op::Hog { granules: 14 }, Op::Alloc { stream: 0, bytes: 7 * GRANULE }]);
+    let fail = Op::Fail { call: DeviceCall::Create, nth: 2 };
+    as_predicted(&SETUP, &[fail, Op::Alloc { stream: 0, bytes: 7 * GRANULE }]);
+}
+
+/// A handle that was created, and then could not be mapped nor taken back, counted twice.
+#[test]
+fn a_handle_that_strays_counts_once() {
+    let fail = |call| Op::Fail { call, nth: 1 };
+    let request = Op::Alloc { stream: 0, bytes: 7 * GRANULE };
+    as_predicted(&SETUP, &[fail(DeviceCall::Map), fail(DeviceCall::Release), request.clone(), request]);
+}
+
+/// What another thread freed while a request stood inside the heap was not searched before the request gave up.
+#[test]
+fn a_free_during_a_request_is_searched_by_it() {
+    let setup = Setup { limit_bytes: 9 * GRANULE, ..SETUP };
+    let steps = [
+        Op::Alloc { stream: 0, bytes: 4 * GRANULE },
+        Op::FreeInside { buffer: 0, call: DeviceCall::Release },
+        Op::Alloc { stream: 0, bytes: 2 * GRANULE },
+        Op::Alloc { stream: 0, bytes: GRANULE },
+        Op::Free { buffer: 1, elsewhere: false },
+        Op::Alloc { stream: 0, bytes: 3 * GRANULE + 512 },
+    ];
+    let tally = as_predicted(&setup, &steps);
+    assert_eq!((tally.rungs["return_cached"], tally.counts["out_of_memory"]), (1, 0));
+}
+
+/// A handle that was waited for was joined with memory that was freed later, and could not be returned after the wait.
+#[test]
+fn memory_that_is_joined_with_younger_one_is_waited_for_again() {
+    let half = |stream| Op::Alloc { stream, bytes: 8 * GRANULE };
+    let steps = [
+        Op::CreateStream,
+        Op::CreateStream,
+        half(1),
+        half(1),
+        // The first half is free once its own stream has done this; the second is used by another stream, for a shorter
+        // time, and its own stream goes on for a longer one.
+        Op::Launch { stream: 1, operands: vec![0], ns: 100 },
+        Op::Free { buffer: 0, elsewhere: false },
+        Op::Record { stream: 1 },
+        Op::Launch { stream: 2, operands: vec![0], ns: 10 },
+        Op::Launch { stream: 1, operands: vec![], ns: 1000 },
+        Op::Free { buffer: 0, elsewhere: false },
+        half(0),
+    ];
+    let tally = as_predicted(&SETUP, &steps);
+    assert_eq!((tally.rungs["host_wait_others"], tally.counts["host_stalls"]), (1, 2));
+}
