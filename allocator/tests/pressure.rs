@@ -79,6 +79,28 @@ fn a_callback_may_allocate_on_the_same_stream_and_is_not_asked_again_for_that() 
 }
 
 #[test]
+fn callbacks_that_allocate_are_never_asked_by_each_other() {
+    let world = World::timed();
+    let [s] = world.streams();
+    let full = world.bytes(&s, granules(GRANULES));
+    let calls = Arc::new(AtomicU64::new(0));
+    let greedy = || {
+        let (counted, stream) = (calls.clone(), s.clone());
+        world.allocator.on_pressure(move |_| {
+            assert!(counted.fetch_add(1, Ordering::Relaxed) < 4, "a callback is asked while another one runs");
+            assert!(stream.alloc::<u8>(granules(1)).is_err(), "there is no room for it");
+        })
+    };
+    let guards = [greedy(), greedy()];
+    for _ in 0..2 {
+        world.no_room(&s, granules(1));
+    }
+    assert_eq!(calls.load(Ordering::Relaxed), 4);
+    drop((guards, full, s));
+    world.end();
+}
+
+#[test]
 fn a_panic_in_a_callback_goes_to_the_caller_and_breaks_nothing() {
     let world = World::timed();
     let [s] = world.streams();
