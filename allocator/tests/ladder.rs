@@ -284,3 +284,25 @@ fn the_host_waits_for_just_what_suffices_of_other_streams() {
     drop((taken, asks, soon, late));
     world.end();
 }
+
+#[test]
+fn the_host_waits_again_when_memory_became_younger_meanwhile() {
+    let world = World::timed();
+    let [s, t, u] = world.streams();
+    let [first, second] = [world.bytes(&t, granules(1)), world.bytes(&t, granules(1))];
+    let rest = world.bytes(&t, granules(ALL - 3));
+    let [small, _live] = [world.bytes(&u, 1000), world.bytes(&u, 1000)];
+    world.busy(&t, &first, 10);
+    drop(first);
+    // A fence of `t` behind that use, which somebody waits for.
+    world.busy(&t, &small, 1);
+    drop(small);
+    // The neighbour is free after 5 ns, and may be unmapped only after 111 ns.
+    world.busy(&u, &second, 5);
+    world.busy(&t, &rest, 100);
+    drop(second);
+    let taken = world.bytes(&s, granules(1));
+    assert_eq!((world.met_at("host_wait_others"), world.device_ns()), (1, 111));
+    drop((taken, rest, _live, s, t, u));
+    world.end();
+}
