@@ -3,6 +3,7 @@
 
 pub mod oracle;
 mod run;
+pub mod swarm;
 mod tick_model;
 
 pub use run::{Interval, Ran, Scene};

@@ -10,4 +10,5 @@ mod memory;
 mod oracle;
 mod order;
 mod ranks;
+mod swarm;
 mod timelines;
