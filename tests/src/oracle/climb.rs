@@ -349,12 +349,15 @@ impl Model {
         let free = self.machine.free();
         let device_free = self.seen(free).ok();
         let (mut rounding, mut pending, mut cached, mut live) = (0, 0, 0, 0);
-        let mut cached_by_stream = Vec::new();
+        let (mut live_by_stream, mut cached_by_stream) = (Vec::new(), Vec::new());
         for (index, place) in self.places.iter().enumerate() {
             let sums = place.heap.sums();
             let asked = self.asked_for(index);
             (live, rounding) = (live + asked, rounding + sums.live - asked);
             (pending, cached) = (pending + sums.pending, cached + sums.cached);
+            if asked > 0 {
+                live_by_stream.push(StreamBytes { stream: place.name.clone(), bytes: asked });
+            }
             if sums.cached > 0 {
                 cached_by_stream.push(StreamBytes { stream: place.name.clone(), bytes: sums.cached });
             }
@@ -375,6 +378,10 @@ impl Model {
             pending_by_stream,
             cached,
             cached_by_stream,
+            live_by_stream,
+            // The lines of this program are not predicted.
+            live_sites: Vec::new(),
+            live_blocks_unseen: 0,
             stray: self.strays.iter().map(|stray| stray.bytes).sum(),
             largest_free: self.places[place].heap.largest_free(),
             device_free,

@@ -53,6 +53,7 @@ impl Real {
             workers: 0,
             bodies: false,
             timeline: false,
+            ..SimConfig::default()
         });
         let device = SteppedDevice::new(sim.clone());
         let settings = Settings::builder()
@@ -492,6 +493,7 @@ fn refused(error: AllocError) -> Outcome {
     match error {
         AllocError::OutOfMemory(mut report) => {
             report.refused.clear();
+            report.live_sites.clear();
             Outcome::OutOfMemory(report)
         }
         AllocError::Device { source, .. } => fault(source),

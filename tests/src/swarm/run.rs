@@ -85,6 +85,7 @@ fn sim_config(config: &Config, workers: usize) -> SimConfig {
         workers,
         bodies: true,
         timeline: true,
+        ..SimConfig::default()
     }
 }
 
