@@ -287,6 +287,12 @@ impl<'a> Host<'a> {
                 self.say("refused while capturing");
                 Ok(())
             }
+            // Only collectives open streams here.
+            Trouble::Stream(StreamError::HeldUp { .. }) if self.program.config.ranks > 1 => {
+                self.met.add("held up by an open stream", 1);
+                self.say("held up");
+                Ok(())
+            }
             Trouble::Stream(StreamError::HostBufferBusy) => {
                 self.met.add("host memory busy", 1);
                 self.say("busy");

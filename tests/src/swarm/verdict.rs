@@ -102,7 +102,7 @@ impl Coverage {
 pub fn everything() -> Vec<String> {
     const RUNGS: [&str; 7] =
         ["own_free", "own_pending", "grow", "callbacks", "return_cached", "host_wait_own", "host_wait_others"];
-    const OTHERS: [&str; 14] = [
+    const OTHERS: [&str; 15] = [
         "out of memory",
         "wait inserted",
         "host stall",
@@ -111,6 +111,7 @@ pub fn everything() -> Vec<String> {
         "callback ran",
         "refused while capturing",
         "host memory busy",
+        "held up by an open stream",
         "host wait timed out",
         "device broken by a fence",
         "ended with work queued",
