@@ -29,7 +29,7 @@ pub(crate) struct Allocation {
     escaped: AtomicBool,
     /// The graph that the memory belongs to, when it was allocated inside a capture.
     graph: Option<Arc<GraphPool>>,
-    context: Context,
+    pub(crate) context: Context,
 }
 
 impl Allocation {
@@ -40,7 +40,7 @@ impl Allocation {
             _ => Some(shared.place(owner.slot(), bytes, context)?),
         };
         let graph = owner.slot().graph.lock().clone();
-        Ok(Allocation {
+        let allocation = Allocation {
             owner: owner.clone(),
             placement,
             bytes,
@@ -50,7 +50,10 @@ impl Allocation {
             escaped: AtomicBool::new(false),
             graph,
             context,
-        })
+        };
+        #[cfg(feature = "sanitizer")]
+        allocation.tell_birth();
+        Ok(allocation)
     }
 
     /// First address; 0 for an allocation of zero bytes.
@@ -174,6 +177,8 @@ impl Leftover {
         let outside = self.outside.into_iter().map(|event| shared.await_outside(Point::Event(event))).collect();
         #[cfg(not(feature = "cuda"))]
         let outside = Vec::new();
+        #[cfg(feature = "sanitizer")]
+        shared.tell_free(self.placement.address);
         shared.ledger.died(self.bytes);
         shared.give_back(self.owner.slot(), self.placement.block, &self.uses, outside, self.context);
     }

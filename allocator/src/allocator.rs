@@ -56,7 +56,7 @@ impl Allocator {
     /// The device.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
-        &self.shared.device
+        self.shared.real_device()
     }
 
     /// The settings.

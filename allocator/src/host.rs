@@ -89,8 +89,11 @@ impl<T: Pod> HostBuffer<T> {
     ///
     /// # Errors
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
+    #[cfg_attr(feature = "sanitizer", track_caller)]
     pub fn read<R>(&self, look: impl FnOnce(&[T]) -> R) -> Result<R, StreamError> {
         let _copies = self.ready()?;
+        #[cfg(feature = "sanitizer")]
+        self.shared.tell_host_access(&self.memory, Access::Read);
         Ok(self.memory.read(look))
     }
 
@@ -98,8 +101,11 @@ impl<T: Pod> HostBuffer<T> {
     ///
     /// # Errors
     /// [`StreamError::HostBufferBusy`] while a copy is under way.
+    #[cfg_attr(feature = "sanitizer", track_caller)]
     pub fn write<R>(&self, change: impl FnOnce(&mut [T]) -> R) -> Result<R, StreamError> {
         let _copies = self.ready()?;
+        #[cfg(feature = "sanitizer")]
+        self.shared.tell_host_access(&self.memory, Access::ReadWrite);
         Ok(self.memory.write(change))
     }
 

@@ -58,7 +58,14 @@ impl Stream {
         let reads = reads.iter().map(|&view| operands.add(view, Access::Read)).collect();
         let writes = writes.iter().map(|&view| operands.add(view, Access::Write)).collect();
         self.mark_open();
-        self.submit(name, &operands, Context::here(), |stream| submit(stream, External { reads, writes }))
+        let context = Context::here();
+        self.submit(name, &operands, context, |stream| {
+            let result = submit(stream, External { reads, writes })?;
+            // Here, where nothing that the stream is given later stands before it.
+            #[cfg(feature = "sanitizer")]
+            self.seen(name, &operands.list, context);
+            Ok(result)
+        })
     }
 
     /// Orders the stream after the former uses of the operands' memory, submits, and records the uses.
@@ -69,6 +76,8 @@ impl Stream {
         context: Context,
         submit: impl FnOnce(StreamId) -> DeviceResult<R>,
     ) -> Result<R, StreamError> {
+        #[cfg(feature = "sanitizer")]
+        let _here = self.shared().here(context);
         for allocation in &operands.allocations {
             if !Arc::ptr_eq(allocation.owner.shared(), self.shared()) {
                 return Err(StreamError::OtherAllocator { what: "an operand" });
@@ -81,6 +90,8 @@ impl Stream {
         for allocation in &operands.allocations {
             allocation.note_use(self.slot(), Until::Position(position), context);
         }
+        #[cfg(feature = "sanitizer")]
+        self.shared().raise();
         if self.shared().settings.launch_blocking() {
             self.wait_for_launch(name, position, context)?;
         }

@@ -74,6 +74,8 @@ mod pages;
 mod progress;
 mod raw;
 mod registry;
+#[cfg(feature = "sanitizer")]
+pub mod sanitizer;
 mod settings;
 mod shared;
 mod slot;

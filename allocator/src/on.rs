@@ -52,6 +52,9 @@ pub struct On<'a, T> {
     /// The address of the first element; a launch of cudarc refers to it here.
     pub(crate) address: u64,
     stream: Stream,
+    /// What is compared with other work when the guard is dropped.
+    #[cfg(feature = "sanitizer")]
+    open: Option<highwater_sanitizer::OpenUse>,
 }
 
 impl<T: Pod> Buffer<T> {
@@ -66,6 +69,16 @@ impl<T: Pod> Buffer<T> {
     pub fn on(&self, stream: &impl UsesStream) -> Result<On<'_, T>, StreamError> {
         self.view().on(stream)
     }
+
+    /// As [`on`](Buffer::on), for work that only reads. It is kept in use in the same way; the sanitizer takes it for a
+    /// read, and a guard of `on` for a read and a write.
+    ///
+    /// # Errors
+    /// As [`on`](Buffer::on).
+    #[track_caller]
+    pub fn read_on(&self, stream: &impl UsesStream) -> Result<On<'_, T>, StreamError> {
+        self.view().read_on(stream)
+    }
 }
 
 impl<'a, T: Pod> View<'a, T> {
@@ -76,11 +89,37 @@ impl<'a, T: Pod> View<'a, T> {
     /// As [`Buffer::on`].
     #[track_caller]
     pub fn on(self, stream: &impl UsesStream) -> Result<On<'a, T>, StreamError> {
-        let context = Context::here();
+        let on = self.used_on(stream, Context::here())?;
+        #[cfg(feature = "sanitizer")]
+        let on = on.seen(highwater_device::Access::ReadWrite, Context::here());
+        Ok(on)
+    }
+
+    /// These elements, for work that only reads them; see [`Buffer::read_on`].
+    ///
+    /// # Errors
+    /// As [`Buffer::on`].
+    #[track_caller]
+    pub fn read_on(self, stream: &impl UsesStream) -> Result<On<'a, T>, StreamError> {
+        let on = self.used_on(stream, Context::here())?;
+        #[cfg(feature = "sanitizer")]
+        let on = on.seen(highwater_device::Access::Read, Context::here());
+        Ok(on)
+    }
+
+    fn used_on(self, stream: &impl UsesStream, context: Context) -> Result<On<'a, T>, StreamError> {
         let stream = stream.stream_like(self.stream())?;
+        #[cfg(feature = "sanitizer")]
+        let _here = stream.shared().here(context);
         stream.come_after(self.allocation, context)?;
         self.allocation.open_use(stream.slot(), context);
-        Ok(On { address: self.byte_range().address.0, view: self, stream })
+        Ok(On {
+            address: self.byte_range().address.0,
+            view: self,
+            stream,
+            #[cfg(feature = "sanitizer")]
+            open: None,
+        })
     }
 }
 
@@ -123,8 +162,19 @@ impl<'a, T> On<'a, T> {
     }
 }
 
+#[cfg(feature = "sanitizer")]
+impl<T> On<'_, T> {
+    /// The sanitizer takes the work for this.
+    fn seen(mut self, access: highwater_device::Access, context: Context) -> Self {
+        self.open = self.stream.open_use(self.view.byte_range(), access, context);
+        self
+    }
+}
+
 impl<T> Drop for On<'_, T> {
     fn drop(&mut self) {
+        #[cfg(feature = "sanitizer")]
+        self.stream.close_use(self.open.take());
         self.view.allocation.close_use(self.stream.slot());
     }
 }

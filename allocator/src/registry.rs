@@ -36,6 +36,8 @@ impl Registry {
     fn enter(&mut self, shared: &Arc<Shared>, slot: Arc<Slot>, driver: Driver) -> Stream {
         let owned = driver.id != shared.device.default_stream();
         let id = driver.id;
+        #[cfg(feature = "sanitizer")]
+        shared.tell_name(&driver);
         let stream = Stream::new(shared, slot, driver, owned);
         let registered = Registered {
             stream: Arc::downgrade(stream.inner()),

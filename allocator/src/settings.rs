@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "sanitizer")]
+use highwater_sanitizer::OnRace;
+
 use crate::error::SettingsError;
 
 /// The environment variable.
@@ -20,6 +23,7 @@ pub(crate) const VARIABLE: &str = "HIGHWATER_ALLOC_CONF";
 /// | `history_kib` | memory for the history of each stream, KiB; 0 records nothing | 4096 |
 /// | `expandable_segments` | `True`: memory is always mapped piece by piece | `True` |
 /// | `launch_blocking` | `True` or `False`: whether each submission waits for its work, see [`SettingsBuilder::launch_blocking`] | `False` |
+/// | `sanitizer` | `off`, or what happens when a race is found: `collect`, `log` or `panic` (feature `sanitizer`) | `off` |
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     memory_limit_bytes: Option<u64>,
@@ -27,6 +31,8 @@ pub struct Settings {
     host_wait_timeout: Duration,
     history_kib: usize,
     launch_blocking: bool,
+    #[cfg(feature = "sanitizer")]
+    on_race: Option<OnRace>,
 }
 
 impl Default for Settings {
@@ -37,6 +43,8 @@ impl Default for Settings {
             host_wait_timeout: Duration::from_secs(10),
             history_kib: 4096,
             launch_blocking: false,
+            #[cfg(feature = "sanitizer")]
+            on_race: None,
         }
     }
 }
@@ -93,6 +101,12 @@ impl Settings {
         self.launch_blocking
     }
 
+    /// What happens when a race is found; `None` when the sanitizer is off.
+    #[cfg(feature = "sanitizer")]
+    pub(crate) fn on_race(&self) -> Option<OnRace> {
+        self.on_race
+    }
+
     /// All settings as (key, value).
     #[must_use]
     pub fn pairs(&self) -> Vec<(String, String)> {
@@ -106,18 +120,28 @@ impl Settings {
         if let Some(limit) = self.memory_limit_bytes {
             pairs.insert(0, ("memory_limit_bytes".into(), limit.to_string()));
         }
+        #[cfg(feature = "sanitizer")]
+        if let Some((name, _)) = SANITIZER.iter().find(|(_, on_race)| *on_race == self.on_race) {
+            pairs.push(("sanitizer".into(), (*name).into()));
+        }
         pairs
     }
 }
 
-const KEYS: [&str; 6] = [
+const KEYS: [&str; 7] = [
     "memory_limit_bytes",
     "per_process_memory_fraction",
     "host_wait_timeout_ms",
     "history_kib",
     "expandable_segments",
     "launch_blocking",
+    "sanitizer",
 ];
+
+/// The values of `sanitizer`.
+#[cfg(feature = "sanitizer")]
+const SANITIZER: [(&str, Option<OnRace>); 4] =
+    [("off", None), ("collect", Some(OnRace::Collect)), ("log", Some(OnRace::Log)), ("panic", Some(OnRace::Panic))];
 
 /// Settings in the making. The first value that is not valid is what [`build`](SettingsBuilder::build) answers.
 #[derive(Clone, Debug)]
@@ -163,6 +187,16 @@ impl SettingsBuilder {
     pub fn launch_blocking(mut self, blocking: bool) -> Self {
         if let Ok(settings) = &mut self.settings {
             settings.launch_blocking = blocking;
+        }
+        self
+    }
+
+    /// Turns the [sanitizer](crate::sanitizer) on, and says what happens when it finds a race.
+    #[cfg(feature = "sanitizer")]
+    #[must_use]
+    pub fn sanitizer(mut self, on_race: OnRace) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.on_race = Some(on_race);
         }
         self
     }
@@ -218,6 +252,17 @@ fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, S
             return Err(refuse("expandable_segments", "True (memory is always mapped piece by piece)")());
         }
         "expandable_segments" => {}
+        #[cfg(feature = "sanitizer")]
+        "sanitizer" => {
+            let known = SANITIZER.iter().find(|(name, _)| *name == value);
+            settings.on_race = known.ok_or_else(refuse("sanitizer", "off, collect, log or panic"))?.1;
+        }
+        #[cfg(not(feature = "sanitizer"))]
+        "sanitizer" if value != "off" => {
+            return Err(refuse("sanitizer", "off (this was built without the feature `sanitizer`)")());
+        }
+        #[cfg(not(feature = "sanitizer"))]
+        "sanitizer" => {}
         _ => return Err(SettingsError::UnknownKey { key: key.to_owned(), known: KEYS.join(", ") }),
     }
     Ok(settings)
@@ -254,6 +299,20 @@ mod tests {
         assert!(error("per_process_memory_fraction:NaN").contains("NaN"));
         assert!(error("memory_limit_bytes:-1").contains("at least 1"));
         assert!(error("launch_blocking:1").ends_with("expected True or False"));
+        assert!(error("sanitizer:True").contains("expected off"));
+    }
+
+    #[cfg(feature = "sanitizer")]
+    #[test]
+    fn the_sanitizer_is_asked_for_by_what_it_does_with_races() {
+        assert_eq!(Settings::default().on_race(), None);
+        for (name, on_race) in SANITIZER {
+            let settings = Settings::parse(&format!("sanitizer:{name}")).unwrap();
+            assert_eq!(settings.on_race(), on_race);
+            assert!(settings.pairs().contains(&("sanitizer".into(), name.into())));
+        }
+        let built = Settings::builder().sanitizer(OnRace::Panic).build().unwrap();
+        assert_eq!(built, Settings::parse("sanitizer:panic").unwrap());
     }
 
     #[test]

@@ -43,7 +43,13 @@ impl Process {
 /// One allocator.
 pub(crate) struct Shared {
     pub(crate) process: Process,
+    /// What is called: with the sanitizer on, the device that it sees.
     pub(crate) device: Arc<dyn Device>,
+    /// The device itself.
+    #[cfg(feature = "sanitizer")]
+    real: Arc<dyn Device>,
+    #[cfg(feature = "sanitizer")]
+    pub(crate) sanitizer: Option<highwater_sanitizer::Sanitizer>,
     pub(crate) settings: Settings,
     pub(crate) ledger: Ledger,
     pub(crate) counts: Counts,
@@ -63,9 +69,15 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(device: Arc<dyn Device>, settings: Settings, limit: u64) -> Self {
+        #[cfg(feature = "sanitizer")]
+        let (real, device, sanitizer) = crate::sanitizer::watch(device, &settings);
         Shared {
             process: Process::current(),
             device,
+            #[cfg(feature = "sanitizer")]
+            real,
+            #[cfg(feature = "sanitizer")]
+            sanitizer,
             settings,
             ledger: Ledger::new(limit),
             counts: Counts::default(),
@@ -79,6 +91,14 @@ impl Shared {
             outside: Mutex::new(Vec::new()),
             captures: RwLock::new(()),
         }
+    }
+
+    /// The device itself, whoever looks on.
+    pub(crate) fn real_device(&self) -> &Arc<dyn Device> {
+        #[cfg(feature = "sanitizer")]
+        return &self.real;
+        #[cfg(not(feature = "sanitizer"))]
+        &self.device
     }
 
     /// Leave to touch fences, unless a stream of the device captures.

@@ -72,7 +72,7 @@ impl Stream {
     /// The device.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
-        &self.inner.shared.device
+        self.inner.shared.real_device()
     }
 
     /// The name.
@@ -128,8 +128,11 @@ impl Stream {
     ///
     /// # Errors
     /// While a stream of the device captures, or when the device fails.
+    #[cfg_attr(feature = "sanitizer", track_caller)]
     pub fn record(&self) -> Result<Fence, StreamError> {
         let shared = self.shared();
+        #[cfg(feature = "sanitizer")]
+        let _here = shared.here(Context::here());
         let gate = shared.gate().ok_or_else(|| capturing("recording a fence"))?;
         let recorded = shared.record(&gate, self.slot()).doing(|| format!("recording a fence on {:?}", self.name()))?;
         let recorded = recorded.expect("a stream that somebody holds is not idle");
@@ -140,8 +143,11 @@ impl Stream {
     ///
     /// # Errors
     /// When the fence belongs to another allocator, while a stream of the device captures, or when the device fails.
+    #[cfg_attr(feature = "sanitizer", track_caller)]
     pub fn wait(&self, fence: &Fence) -> Result<(), StreamError> {
         let shared = self.shared();
+        #[cfg(feature = "sanitizer")]
+        let _here = shared.here(Context::here());
         if !Arc::ptr_eq(shared, &fence.shared) {
             return Err(StreamError::OtherAllocator { what: "the fence" });
         }

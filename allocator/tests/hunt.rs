@@ -179,7 +179,7 @@ impl<'a> Hunter<'a> {
         let user = self.any_stream();
         self.after_write(user, piece);
         let (stream, piece) = (self.streams[user].clone(), &mut self.pieces[piece]);
-        let on = piece.buffer.on(&stream).unwrap();
+        let on = piece.buffer.read_on(&stream).unwrap();
         self.world.raw_read(&stream, on.address(), piece.buffer.bytes(), piece.value, 3);
         drop(on);
         piece.read.push((user, stream.record().unwrap()));

@@ -304,6 +304,7 @@ fn host_memory_is_busy_until_its_copies_are_complete_whatever_fails() {
     let doing = "waiting for the copies of a host buffer".to_owned();
     let waited = Duration::from_nanos(60);
     assert_eq!(host.wait(waited), Err(StreamError::TimedOut { doing, waited }));
+    t.wait(&s.record().unwrap()).unwrap();
     for _ in 0..1000 {
         t.copy_to_device(&host, world.bytes(&t, 1000).slice(..)).unwrap();
     }

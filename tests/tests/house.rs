@@ -15,6 +15,7 @@ fn crate_graph() -> BTreeMap<String, Vec<String>> {
         "allocator/core",
         "allocator/device",
         "allocator/history",
+        "allocator/sanitizer",
         "kernels",
         "fsdp",
         "tools",
@@ -46,7 +47,9 @@ fn dependencies_point_one_way() {
     for bottom in ["highwater-core", "highwater-device", "highwater-history"] {
         assert!(of(bottom).is_empty(), "{bottom} depends on nothing of this workspace");
     }
-    assert_eq!(of("highwater"), ["highwater-core", "highwater-device", "highwater-history"]);
+    // An independent witness of the core's clocks.
+    assert_eq!(of("highwater-sanitizer"), ["highwater-device", "highwater-history"]);
+    assert_eq!(of("highwater"), ["highwater-core", "highwater-device", "highwater-history", "highwater-sanitizer"]);
     assert_eq!(of("highwater-kernels"), ["highwater"]);
     assert_eq!(of("highwater-shim"), ["highwater"]);
     assert_eq!(of("highwater-fsdp"), ["highwater", "highwater-kernels"]);
@@ -93,6 +96,25 @@ fn every_file_says_what_it_is_for_and_holds_one_idea() {
         let lines = text.lines().count();
         assert!(lines <= 700, "{} has {lines} lines", file.display());
     }
+}
+
+/// What the hooks of the sanitizer call exists only with the feature, so the compiler refuses a hook without its gate. What
+/// it cannot see is code for builds without the feature.
+#[test]
+fn nothing_of_the_sanitizer_is_compiled_without_its_feature() {
+    let manifest = fs::read_to_string(root().join("allocator/Cargo.toml")).unwrap();
+    assert!(manifest.contains("default = [\"cuda\"]"), "the sanitizer is no default");
+    assert!(manifest.contains("highwater-sanitizer = { workspace = true, optional = true }"));
+    let facade = fs::read_to_string(root().join("allocator/src/lib.rs")).unwrap();
+    assert!(facade.contains("#[cfg(feature = \"sanitizer\")]\npub mod sanitizer;"));
+    let mut files = Vec::new();
+    sources(&root().join("allocator/src"), &mut files);
+    let without = |file: &PathBuf| fs::read_to_string(file).unwrap().matches("not(feature = \"sanitizer\")").count();
+    let special: Vec<_> = files.iter().filter(|file| without(file) > 0).collect();
+    // The device is returned from another field; a setting says that the feature is missing.
+    let mut names: Vec<_> = special.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["settings.rs", "shared.rs"]);
 }
 
 /// Files with unsafe code: the calls of libraries, each with the invariants that make them sound.

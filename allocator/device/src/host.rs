@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytemuck::Pod;
@@ -22,6 +23,7 @@ pub struct HostMemory {
 }
 
 struct Content {
+    id: u64,
     /// What keeps the bytes page-locked for a driver. Dropped first.
     lock: OnceLock<Box<dyn Any + Send + Sync>>,
     bytes: RwLock<OperandBytes>,
@@ -42,8 +44,16 @@ impl HostMemory {
 
     fn new(bytes: u64, pinned: bool) -> Self {
         let content = OperandBytes::filled(usize::try_from(bytes).expect("host memory fits the host"), 0);
-        let content = Content { lock: OnceLock::new(), bytes: RwLock::new(content) };
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        let content = Content { id, lock: OnceLock::new(), bytes: RwLock::new(content) };
         HostMemory { content: Arc::new(content), pinned, len: bytes }
+    }
+
+    /// Its number: unique within the process, never used twice, equal for clones.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.content.id
     }
 
     /// Whether the memory is page-locked.

@@ -115,6 +115,20 @@ impl Stream {
     }
 }
 
+/// Tells the sanitizer of a call of cudarc that is about to be submitted. It sees the streams of the allocator alone.
+#[cfg(feature = "sanitizer")]
+fn seen<T: bytemuck::Pod>(view: crate::View<'_, T>, stream: &CudaStream, access: highwater_device::Access) {
+    let owner = view.stream();
+    let Some(sanitizer) = &owner.shared().sanitizer else { return };
+    // A stream that is known is alive, so its handle does not lie.
+    let id = owner.cuda_device().and_then(|device| device.known_id_of(stream));
+    let id = id.filter(|&id| owner.id() == id || owner.shared().known_stream(id).is_some());
+    if let Some(id) = id {
+        let operand = highwater_device::Operand { range: view.byte_range(), access };
+        sanitizer.submitted(id, "call of cudarc", &[operand], highwater_sanitizer::Here::current());
+    }
+}
+
 impl Sealed for Arc<CudaStream> {}
 
 impl UsesStream for Arc<CudaStream> {

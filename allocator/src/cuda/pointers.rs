@@ -201,6 +201,16 @@ fn cudarc_of(stream: &Stream) -> &Arc<CudaStream> {
     stream.cudarc().expect(NO_GPU)
 }
 
+impl<'a, T: Pod> View<'a, T> {
+    /// The address of the first element, when the memory is ready for work of `stream`.
+    fn ready(self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
+        let sync = begin_use(self.allocation, stream);
+        #[cfg(feature = "sanitizer")]
+        super::seen(self, stream, highwater_device::Access::Read);
+        (self.byte_range().address.0, sync)
+    }
+}
+
 impl<T: Pod> DeviceSlice<T> for Buffer<T> {
     fn len(&self) -> usize {
         self.len()
@@ -213,14 +223,18 @@ impl<T: Pod> DeviceSlice<T> for Buffer<T> {
 
 impl<T: Pod> DevicePtr<T> for Buffer<T> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        let view = self.view();
-        (view.byte_range().address.0, begin_use(view.allocation, stream))
+        self.view().ready(stream)
     }
 }
 
 impl<T: Pod> DevicePtrMut<T> for Buffer<T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.device_ptr(stream)
+        #[cfg(feature = "sanitizer")]
+        let view = self.view();
+        let ready = self.device_ptr(stream);
+        #[cfg(feature = "sanitizer")]
+        super::seen(view, stream, highwater_device::Access::Write);
+        ready
     }
 }
 
@@ -236,13 +250,18 @@ impl<T: Pod> DeviceSlice<T> for View<'_, T> {
 
 impl<T: Pod> DevicePtr<T> for View<'_, T> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        (self.byte_range().address.0, begin_use(self.allocation, stream))
+        self.ready(stream)
     }
 }
 
 impl<T: Pod> DevicePtrMut<T> for View<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.device_ptr(stream)
+        #[cfg(feature = "sanitizer")]
+        let view = *self;
+        let ready = self.device_ptr(stream);
+        #[cfg(feature = "sanitizer")]
+        super::seen(view, stream, highwater_device::Access::Write);
+        ready
     }
 }
 
@@ -269,7 +288,12 @@ impl<T: Pod> DevicePtr<T> for On<'_, T> {
 
 impl<T: Pod> DevicePtrMut<T> for On<'_, T> {
     fn device_ptr_mut<'a>(&'a mut self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        self.device_ptr(stream)
+        #[cfg(feature = "sanitizer")]
+        let view = self.view();
+        let ready = self.device_ptr(stream);
+        #[cfg(feature = "sanitizer")]
+        super::seen(view, stream, highwater_device::Access::Write);
+        ready
     }
 }
 

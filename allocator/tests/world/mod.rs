@@ -62,6 +62,9 @@ impl World {
 
     pub(crate) fn new(config: SimConfig, settings: SettingsBuilder) -> Self {
         let device = SimDevice::new(config);
+        // With the feature every test is one of the sanitizer too: what the allocator does is ordered.
+        #[cfg(feature = "sanitizer")]
+        let settings = settings.sanitizer(highwater::sanitizer::OnRace::Collect);
         let allocator = Allocator::with_settings(device.clone(), settings.build().unwrap()).unwrap();
         World { device, allocator, wrong: Arc::default() }
     }
@@ -110,7 +113,15 @@ impl World {
         let operands = vec![Operand { range: ByteRange::new(address, bytes), access: Access::Read }];
         let body = Body::Host(Box::new(self.verify(stream, value)));
         let operation = Operation { name: "raw read".into(), tag: 0, cost: Cost::exact(ns), operands, body };
-        self.device.launch(stream.id(), operation).unwrap();
+        self.device_for_calls().launch(stream.id(), operation).unwrap();
+    }
+
+    /// The device for calls past the allocator.
+    fn device_for_calls(&self) -> &dyn Device {
+        #[cfg(feature = "sanitizer")]
+        return &**self.allocator.watched_device();
+        #[cfg(not(feature = "sanitizer"))]
+        &*self.device
     }
 
     /// The body of [`expect`](World::expect).
@@ -167,6 +178,12 @@ impl World {
         assert!(wrong.is_empty(), "{wrong:?}");
         let hazards = self.device.cluster().hazards();
         assert!(hazards.is_empty(), "{hazards:?}");
+        #[cfg(feature = "sanitizer")]
+        if let Some(sanitizer) = self.allocator.sanitizer() {
+            let races = sanitizer.take_races();
+            assert!(races.is_empty(), "{}", races[0]);
+            assert_eq!(sanitizer.counters().dropped, 0);
+        }
     }
 
     /// Everything has been dropped: nothing is live, nothing stays pending once work is complete, all memory can go back
@@ -202,8 +219,14 @@ impl World {
     /// Everything has been dropped; drops the allocator too, which gives all memory back.
     #[track_caller]
     pub(crate) fn close(self) {
+        #[cfg(feature = "sanitizer")]
+        let sanitizer = self.allocator.sanitizer().cloned();
         let World { device, allocator, .. } = self;
         drop(allocator);
+        #[cfg(feature = "sanitizer")]
+        if let Some(races) = sanitizer.map(|sanitizer| sanitizer.take_races()) {
+            assert!(races.is_empty(), "{}", races[0]);
+        }
         let info = device.memory_info().unwrap();
         assert_eq!(info.free, info.total, "the end of the allocator left memory behind");
         assert_eq!(device.counters().of(DeviceCall::Reserve), device.counters().of(DeviceCall::Unreserve));
