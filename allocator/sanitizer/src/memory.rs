@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use highwater_device::{Address, ByteRange, PageHandle};
 
+use crate::order::Op;
 use crate::race::BufferInfo;
 use crate::shadow::Shadow;
 
@@ -56,7 +57,12 @@ pub(crate) struct Memory {
     shadows: BTreeMap<Place, Shadow>,
     live: BTreeMap<u64, Arc<BufferInfo>>,
     freed: BTreeMap<u64, Arc<BufferInfo>>,
+    /// How many shadows there may be before it is looked for those that say nothing any more.
+    sweep_at: usize,
 }
+
+/// Shadows among which it is not looked.
+const FEW: usize = 256;
 
 impl Memory {
     pub(crate) fn created(&mut self, page: PageHandle, bytes: u64) {
@@ -128,12 +134,25 @@ impl Memory {
         pieces
     }
 
+    /// Pages and other pieces of memory of which something is known.
+    pub(crate) fn places(&self) -> usize {
+        self.shadows.len()
+    }
+
     pub(crate) fn shadow(&self, place: Place) -> Option<&Shadow> {
         self.shadows.get(&place)
     }
 
     pub(crate) fn shadow_mut(&mut self, place: Place) -> &mut Shadow {
         self.shadows.entry(place).or_default()
+    }
+
+    /// Forgets shadows of which everything is over, when there are many: nobody says when host memory goes away.
+    pub(crate) fn sweep(&mut self, is_over: impl Fn(&Op) -> bool) {
+        if self.shadows.len() > self.sweep_at.max(FEW) {
+            self.shadows.retain(|_, shadow| !shadow.uses(|used| !is_over(&used.op)).is_empty());
+            self.sweep_at = 2 * self.shadows.len();
+        }
     }
 
     pub(crate) fn allocated(&mut self, buffer: &Arc<BufferInfo>) {

@@ -57,6 +57,8 @@ pub struct Counters {
     pub races: u64,
     /// Uses that were forgotten because there were too many: races with them are missed.
     pub dropped: u64,
+    /// Pages and pieces of host memory of which something is known now.
+    pub places: usize,
 }
 
 /// The sanitizer of one device. Clones are the same one.
@@ -105,7 +107,7 @@ impl Sanitizer {
     pub fn counters(&self) -> Counters {
         let races = self.inner.races.load(Ordering::Relaxed);
         let state = self.inner.state.lock();
-        Counters { operations: state.operations, races, dropped: state.dropped }
+        Counters { operations: state.operations, races, dropped: state.dropped, places: state.memory.places() }
     }
 
     /// The name of a stream in reports.

@@ -133,6 +133,7 @@ impl State {
             let (order, shadow) = (&self.order, self.memory.shadow_mut(piece.place));
             shadow.note(piece.range, &used, |earlier| order.is_before(earlier, op.epoch.lane));
             self.dropped += shadow.sweep(self.most_cells, |earlier| order.host_has_seen(earlier));
+            self.memory.sweep(|earlier| self.order.host_has_seen(earlier));
         }
     }
 

@@ -5,6 +5,8 @@
 
 mod captures;
 mod ends;
+#[cfg(feature = "sanitizer")]
+mod sanitizer;
 mod streams;
 mod typecheck;
 mod unknown;
