@@ -117,7 +117,6 @@ impl Order {
         let lane = self.lane(id);
         let stream = &mut self.streams[lane.0];
         stream.destroyed = false;
-        stream.clock.join(&self.host);
         let epoch = stream.clock.advance(lane);
         Op { name, stream: stream.name.clone(), context, epoch, captured: stream.captures }
     }
