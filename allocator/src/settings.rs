@@ -298,6 +298,7 @@ mod tests {
         assert!(error("expandable_segments:False").contains("True"));
         assert!(error("per_process_memory_fraction:NaN").contains("NaN"));
         assert!(error("memory_limit_bytes:-1").contains("at least 1"));
+        assert!(error("memory_limit_bytes:0").contains("at least 1"));
         assert!(error("launch_blocking:1").ends_with("expected True or False"));
         assert!(error("sanitizer:True").contains("expected off"));
     }
@@ -313,6 +314,14 @@ mod tests {
         }
         let built = Settings::builder().sanitizer(OnRace::Panic).build().unwrap();
         assert_eq!(built, Settings::parse("sanitizer:panic").unwrap());
+    }
+
+    #[test]
+    fn the_smaller_of_limit_and_fraction_holds() {
+        let limit = |text| Settings::parse(text).unwrap().limit_bytes(1000);
+        assert_eq!(limit("memory_limit_bytes:300,per_process_memory_fraction:0.5"), 300);
+        assert_eq!(limit("memory_limit_bytes:700,per_process_memory_fraction:0.5"), 500);
+        assert_eq!(limit("memory_limit_bytes:7000"), 1000);
     }
 
     #[test]

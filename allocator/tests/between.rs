@@ -1,12 +1,14 @@
 //! What happens when another thread acts in the middle of a call: between the device's part and the allocator's.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 
 use highwater::device::sim::SimDevice;
 use highwater::device::{Cost, Device, DeviceCall};
 use highwater::{Allocator, Buffer, Settings, Stream};
 
-use crate::world::{GRANULE, HookedDevice, address, granules, ticks};
+use crate::world::{GRANULE, GRANULES, HookedDevice, address, granules, ticks};
 
 struct Stage {
     sim: Arc<SimDevice>,
@@ -156,4 +158,49 @@ fn a_fence_behind_a_wait_that_nobody_has_heard_of_yet_is_held_up_by_it() {
     stage.device.after(DeviceCall::Wait, move || drop(s.record().unwrap()));
     stage.s.wait(&fence).unwrap();
     expect_held_up_until(&stage, &buffer, 1000);
+}
+
+#[test]
+fn no_capture_begins_while_a_fence_is_asked() {
+    let stage = Stage::new();
+    let fence = stage.t.record().unwrap();
+    let (asking, begun) = (Arc::new(Barrier::new(2)), Arc::new(AtomicBool::new(false)));
+    let beginner = {
+        let (s, asking, begun) = (stage.s.clone(), asking.clone(), begun.clone());
+        thread::spawn(move || {
+            asking.wait();
+            let capture = s.begin_capture().unwrap();
+            begun.store(true, Ordering::SeqCst);
+            capture
+        })
+    };
+    stage.device.before(DeviceCall::Query, move || {
+        asking.wait();
+        // The other thread has many chances to begin.
+        (0..10_000).for_each(|_| thread::yield_now());
+        assert!(!begun.load(Ordering::SeqCst), "a capture began");
+    });
+    assert!(fence.is_complete().unwrap());
+    assert!(stage.device.has_run());
+    drop(beginner.join().unwrap().end().unwrap());
+}
+
+#[test]
+fn a_heap_that_somebody_is_in_is_passed_over() {
+    // Free memory of another stream at once, or after the host has waited for it.
+    for ns in [0, 100] {
+        let stage = Stage::new();
+        let u = stage.allocator.create_stream("u").unwrap();
+        let all = u.alloc::<u8>(granules(GRANULES)).unwrap();
+        u.launch("fill", Cost::exact(ns)).write(&all).submit().unwrap();
+        drop(all);
+        let t = stage.t.clone();
+        // Whoever asks for `s` is inside its heap here; a request on `t` looks for memory meanwhile.
+        stage.device.before(DeviceCall::Reserve, move || {
+            thread::spawn(move || drop(t.alloc::<u8>(granules(4)).unwrap())).join().unwrap();
+        });
+        drop(stage.s.alloc::<u8>(granules(4)).unwrap());
+        assert!(stage.device.has_run());
+        stage.allocator.check().unwrap();
+    }
 }

@@ -291,6 +291,27 @@ fn a_fence_that_fails_is_never_complete() {
 }
 
 #[test]
+fn a_fence_that_fails_ends_no_use() {
+    for wait in [false, true] {
+        let World { device, allocator, .. } = World::timed();
+        let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+        let x: Buffer<u8> = s.alloc(granules(1)).unwrap();
+        t.launch("use", Cost::exact(10)).read(&x).submit().unwrap();
+        device.fail_fence(1);
+        let fence = t.record().unwrap();
+        if wait {
+            assert!(fence.wait(std::time::Duration::from_secs(1)).is_err());
+        } else {
+            device.host_work(20);
+            assert!(fence.is_complete().is_err());
+        }
+        drop(x);
+        assert_eq!(allocator.memory_stats().pending_bytes, GRANULE);
+        drop((fence, s, t, allocator));
+    }
+}
+
+#[test]
 fn a_device_that_fails_from_the_start_makes_no_allocator() {
     let device = SimDevice::new(ticks());
     device.fail_nth(DeviceCall::MemoryInfo, 1);

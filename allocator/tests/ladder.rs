@@ -163,6 +163,22 @@ fn a_request_blocks_the_host_no_longer_than_its_time() {
 }
 
 #[test]
+fn the_waits_for_several_streams_share_the_time() {
+    let world = World::with(Settings::builder().host_wait_timeout(Duration::from_nanos(150)));
+    let [s, t, u] = world.streams();
+    let used = world.bytes(&s, granules(ALL));
+    world.busy(&t, &used, 100);
+    world.busy(&u, &used, 200);
+    drop(used);
+    world.no_room(&s, granules(ALL));
+    assert_eq!(world.device_ns(), 150, "100 for the one, and what is left for the other");
+    world.pass(50);
+    let now = world.bytes(&s, granules(ALL));
+    drop((now, s, t, u));
+    world.end();
+}
+
+#[test]
 fn what_can_never_fit_costs_nobody_anything() {
     let world = World::timed();
     let [s, t] = world.streams();

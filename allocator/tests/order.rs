@@ -87,6 +87,24 @@ fn a_fence_from_before_the_last_use_proves_nothing() {
 }
 
 #[test]
+fn of_several_fences_the_one_that_covers_the_last_use_is_waited_for() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    // A fence of `s` that a pending free waits for stays beside newer ones.
+    let other = world.bytes(&t, 1000);
+    world.busy(&s, &other, 10);
+    drop(other);
+    let buffer = recycled(&world, &s);
+    let newer = s.record().unwrap();
+    world.fill(&t, &buffer, 2, 10);
+    world.expect(&t, &buffer, 2, 10);
+    world.pass(1000);
+    world.expect_clean();
+    drop((buffer, newer, s, t));
+    world.end();
+}
+
+#[test]
 fn what_the_host_has_seen_complete_is_not_waited_for() {
     let world = World::timed();
     let [s, t] = world.streams();

@@ -126,6 +126,43 @@ fn an_earlier_fence_does_not_end_a_use_that_nobody_saw() {
 }
 
 #[test]
+fn an_earlier_fence_does_not_end_a_whole_stream_use() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let used = world.bytes(&s, granules(1));
+    let at = Address(address(&used));
+    world.fill(&s, &used, 7, 0);
+    t.wait(&s.record().unwrap()).unwrap();
+    let earlier = t.record().unwrap();
+    world.raw_read(&t, at, used.bytes(), 7, 100);
+    used.record_stream(&t);
+    assert!(earlier.is_complete().unwrap());
+    drop(used);
+    assert_eq!(world.stats().pending_bytes, 1 << 16);
+    world.pass(100);
+    let again = world.bytes(&s, granules(1));
+    assert_eq!(address(&again), at.0);
+    drop((earlier, again, s, t));
+    world.end();
+}
+
+#[test]
+fn what_comes_after_the_free_does_not_hold_the_memory() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let used = world.bytes(&s, granules(1));
+    let at = address(&used);
+    world.busy(&t, &used, 100);
+    drop(used);
+    world.idle(&t, 1000);
+    world.pass(100);
+    let again = world.bytes(&s, granules(1));
+    assert_eq!(address(&again), at);
+    drop((again, s, t));
+    world.end();
+}
+
+#[test]
 fn all_users_have_to_be_done() {
     let world = World::timed();
     let [s, t, u] = world.streams();

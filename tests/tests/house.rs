@@ -202,3 +202,32 @@ fn nobody_waits_but_where_this_says() {
         assert_eq!(found, *expected, "{call}");
     }
 }
+
+/// The value of a key of a mutant: a literal string of TOML, in one quote or in three.
+fn literal<'a>(entry: &'a str, key: &str) -> &'a str {
+    let start = entry.find(&format!("\n{key} = '")).unwrap_or_else(|| panic!("no {key} in {entry}"));
+    let value = &entry[start + key.len() + 4..];
+    let quote = if value.starts_with("'''") { "'''" } else { "'" };
+    let value = &value[quote.len()..];
+    let value = &value[..value.find(quote).expect("a literal ends")];
+    value.strip_prefix('\n').unwrap_or(value)
+}
+
+#[test]
+fn every_mutant_applies() {
+    let lists = fs::read_dir(root().join("tests/mutants")).unwrap().map(|entry| entry.unwrap().path());
+    let mut ids = BTreeMap::new();
+    for list in lists.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        let text = fs::read_to_string(&list).unwrap();
+        for entry in text.split("[[mutant]]").skip(1) {
+            let [id, file, before] = ["id", "file", "before"].map(|key| literal(entry, key));
+            let source = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{id}: {file}: {error}"));
+            assert_eq!(source.matches(before).count(), 1, "{id}: how often its text stands in {file}");
+            assert_ne!(before, literal(entry, "after"), "{id} changes nothing");
+            assert!(!literal(entry, "gone").is_empty() && !literal(entry, "tests").is_empty(), "{id} lacks words");
+            let before = ids.insert(id.to_owned(), list.clone());
+            assert!(before.is_none(), "{id} stands twice, in {} and {}", before.unwrap().display(), list.display());
+        }
+    }
+    assert!(ids.len() >= 60, "there are {} mutants", ids.len());
+}

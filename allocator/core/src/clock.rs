@@ -259,6 +259,20 @@ mod tests {
     }
 
     #[test]
+    fn an_older_stamp_adds_nothing_to_a_newer_one() {
+        let clock = Clock::new(S);
+        clock.mark();
+        let older = clock.stamp();
+        let newer = clock.mark();
+        record(&clock, 2);
+        clock.recorded(&older, 1);
+        assert_eq!(clock.oldest(), Some((newer, 2)));
+        assert_eq!(clock.complete(newer), [2]);
+        clock.recorded(&older, 3);
+        assert_eq!(clock.oldest(), None, "a fence that nobody can end would be asked for ever");
+    }
+
+    #[test]
     fn order_is_inherited_through_waits() {
         let (s, t, u) = (Clock::new(S), Clock::new(T), Clock::<u32>::new(StreamIndex(2)));
         let point = s.mark();

@@ -433,12 +433,41 @@ mod tests {
 
     #[test]
     fn neighbouring_ranges_are_never_joined() {
-        let mut space = space_of(2);
-        space.add_range(3 * GRANULE, 2 * GRANULE);
-        fill(
-            &mut space,
-            &[Gap { address: GRANULE, bytes: 2 * GRANULE }, Gap { address: 3 * GRANULE, bytes: 2 * GRANULE }],
-        );
-        assert_eq!(space.largest_free(), 2 * GRANULE);
+        let [low, high] = [1, 3].map(|granule| Gap { address: granule * GRANULE, bytes: 2 * GRANULE });
+        for gaps in [[low, high], [high, low]] {
+            let mut space = space_of(2);
+            space.add_range(high.address, high.bytes);
+            fill(&mut space, &gaps);
+            assert_eq!(space.largest_free(), 2 * GRANULE);
+            assert_eq!(space.plan_growth(3 * GRANULE), None, "no window spans two ranges");
+        }
+    }
+
+    #[test]
+    fn a_handle_that_a_live_block_reaches_into_is_occupied() {
+        for freed in [1, 2] {
+            let mut space = space_of(2);
+            fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
+            for block in 0..2 {
+                space.place(GRANULE, BlockId(block)).unwrap();
+            }
+            space.turn(freed * GRANULE, Content::Pending(0));
+            assert_eq!(space.unoccupied(), []);
+        }
+    }
+
+    #[test]
+    fn free_memory_is_as_late_as_its_latest_part() {
+        const QUARTER: u64 = GRANULE / 4;
+        let mut space = space_of(1);
+        fill(&mut space, &[Gap { address: GRANULE, bytes: GRANULE }]);
+        for block in 0..4 {
+            space.place(QUARTER, BlockId(block)).unwrap();
+        }
+        for (quarter, position) in [(1, 9), (0, 3), (2, 5)] {
+            space.turn(GRANULE + quarter * QUARTER, Content::Free { since: Position(position) });
+        }
+        assert_eq!(space.place(QUARTER, BlockId(4)), Some((GRANULE, Position(9))), "joined");
+        assert_eq!(space.place(2 * QUARTER, BlockId(5)), Some((GRANULE + QUARTER, Position(9))), "what was left");
     }
 }

@@ -362,7 +362,7 @@ fn a_body_that_calls_its_device_does_not_hang() {
             },
             cell,
         );
-        assert!(body_fault(&device, calls).0.contains("called a simulated device"));
+        assert!(body_fault(&device, calls).0.contains("the body of an operation called a simulated device"));
     }
 }
 

@@ -105,6 +105,17 @@ fn readers_do_not_race() {
 }
 
 #[test]
+fn the_same_place_of_two_pages_is_no_race() {
+    let device = SimDevice::new(ticks());
+    for stream in streams::<2>(&device) {
+        let cell = memory(&device, 1);
+        device.launch(stream, idle("write", 10, vec![write(cell, 64)])).unwrap();
+    }
+    device.cluster().settle().unwrap();
+    assert_eq!(device.cluster().hazards(), []);
+}
+
+#[test]
 fn reads_are_taken_at_the_start_and_writes_seen_at_the_end() {
     let device = SimDevice::new(ticks());
     let [first, second, third] = streams(&device);

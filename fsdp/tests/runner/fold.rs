@@ -39,7 +39,7 @@ fn on_host() -> Vec<Vec<f32>> {
 /// All units with their padding, after the last step.
 fn on_ranks(ranks: u32, mode: Mode) -> Vec<Vec<f32>> {
     let cluster = SimCluster::new(ranks, SimConfig { mode, workers: 0, ..SimConfig::default() });
-    let shards = cluster.run(|device| {
+    let read = cluster.run(|device| {
         let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
         let mut spec = plan_spec(&layouts(&ELEMENTS), ranks);
         spec.rounds = MICRO_BATCHES / ranks;
@@ -52,11 +52,13 @@ fn on_ranks(ranks: u32, mode: Mode) -> Vec<Vec<f32>> {
             assert_eq!(runner.unsharded_bytes(), 0);
         }
         assert_eq!(runner.peak_unsharded_bytes(), runner.plan().peak_bytes());
-        runner.read_shards().unwrap()
+        (runner.read_units().unwrap(), runner.read_shards().unwrap())
     });
     assert!(cluster.hazards().is_empty(), "{mode:?}");
-    let whole = |unit: usize| shards.iter().flat_map(|shards| shards[unit].clone()).collect();
-    (0..ELEMENTS.len()).map(whole).collect()
+    let whole = |unit: usize| read.iter().flat_map(|(_, shards)| shards[unit].clone()).collect();
+    let units: Vec<Vec<f32>> = (0..ELEMENTS.len()).map(whole).collect();
+    assert!(read.iter().all(|(gathered, _)| *gathered == units), "{ranks} ranks, {mode:?}: what is gathered");
+    units
 }
 
 fn modes() -> impl Iterator<Item = Mode> {

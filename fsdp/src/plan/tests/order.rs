@@ -49,6 +49,17 @@ fn o1_next_gather_waits_for_the_optimizer() {
 }
 
 #[test]
+fn the_last_update_waits_for_the_last_reduction() {
+    // All others come after theirs by the gathers in between.
+    let plan = plan(&spec(4, Passes::Training));
+    let reduce = OpIndex(index(&plan, "reduce", 0, 0) as u32);
+    let waits = |unit| &plan.ops()[index(&plan, "optimize", unit, 0)].waits;
+    assert_eq!(*waits(0), [WaitEdge { on: reduce, previous_step: false }]);
+    let of_updates: usize = (0..4).map(|unit| waits(unit).len()).sum();
+    assert_eq!(of_updates, 1);
+}
+
+#[test]
 fn o6_reduce_before_the_next_but_one_gather() {
     for units in 2..7 {
         let plan = plan(&spec(units, Passes::Backward));
