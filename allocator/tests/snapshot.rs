@@ -120,6 +120,24 @@ fn a_history_that_overflowed_or_is_off_still_holds_together() {
 }
 
 #[test]
+fn a_pending_block_still_names_the_line_that_asked_for_it() {
+    let world = World::timed();
+    let [s, t] = world.streams();
+    let line = line!() + 1;
+    let waiting = s.alloc::<u8>(3000).unwrap();
+    world.busy(&t, &waiting, 100);
+    drop(waiting);
+    let line_of = |snapshot: &Snapshot| {
+        let mut blocks = snapshot.devices[0].segments.iter().flat_map(|segment| &segment.blocks);
+        let pending = blocks.find(|block| block.state == BlockState::PendingFree)?;
+        Some(snapshot.stacks.frames(pending.stack).unwrap()[0].line)
+    };
+    assert_eq!(line_of(&world.allocator.snapshot()), Some(line));
+    drop((s, t));
+    world.end();
+}
+
+#[test]
 fn a_block_names_the_line_and_the_spans_that_asked_for_it() {
     let subscriber = tracing_subscriber::registry().with(SpanPathLayer::new());
     tracing::subscriber::with_default(subscriber, || {
