@@ -11,8 +11,6 @@ use bytemuck::Pod;
 use highwater_device::Address;
 use highwater_history::Context;
 
-#[cfg(feature = "cuda")]
-use crate::allocation::Allocation;
 use crate::error::StreamError;
 use crate::{Buffer, Stream, View};
 
@@ -152,13 +150,6 @@ impl<'a, T: Pod> On<'a, T> {
     #[must_use]
     pub fn address(&self) -> Address {
         Address(self.address)
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl<'a, T> On<'a, T> {
-    pub(crate) fn allocation(&self) -> &'a Allocation {
-        self.view.allocation
     }
 }
 

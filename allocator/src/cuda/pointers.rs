@@ -281,8 +281,7 @@ impl<T: Pod> DevicePtr<T> for On<'_, T> {
     fn device_ptr<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
         let own = cudarc_of(self.stream());
         // Both streams are alive, so handles do not lie; an alias of the same stream is found by its id further down.
-        let sync = if **own == *stream { SyncOnDrop::Record(None) } else { begin_use(self.allocation(), stream) };
-        (self.address, sync)
+        if **own == *stream { (self.address, SyncOnDrop::Record(None)) } else { self.view().ready(stream) }
     }
 }
 

@@ -74,3 +74,19 @@ fn calls_of_cudarc_are_seen_with_what_they_do() {
     assert!(races(&world).is_empty());
     world.context.synchronize().unwrap();
 }
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_guard_in_the_hands_of_cudarc_is_seen_on_the_stream_that_reads_it() {
+    let world = world();
+    let s = world.allocator.default_stream();
+    let (t_cuda, t) = world.adopted("t");
+    let (a, mut b) = (world.filled(&s, 7), t.alloc::<u32>(LEN).unwrap());
+    let on = a.read_on(&s).unwrap();
+    t_cuda.memcpy_dtod(&on, &mut b).unwrap();
+    drop(on);
+    let found = races(&world);
+    assert_eq!((found.len(), &*found[0].second.operation), (1, "call of cudarc"));
+    assert_eq!((found[0].second.stream.as_deref(), found[0].second.access), (Some("t"), Access::Read));
+    world.context.synchronize().unwrap();
+}
