@@ -99,22 +99,56 @@ fn every_file_says_what_it_is_for_and_holds_one_idea() {
 }
 
 /// What the hooks of the sanitizer call exists only with the feature, so the compiler refuses a hook without its gate. What
-/// it cannot see is code for builds without the feature.
+/// it cannot see is another kind of gate, code for builds without the feature, and a crate that turns it on for all.
 #[test]
 fn nothing_of_the_sanitizer_is_compiled_without_its_feature() {
-    let manifest = fs::read_to_string(root().join("allocator/Cargo.toml")).unwrap();
+    let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
+    let manifest = read("allocator/Cargo.toml");
     assert!(manifest.contains("default = [\"cuda\"]"), "the sanitizer is no default");
     assert!(manifest.contains("highwater-sanitizer = { workspace = true, optional = true }"));
-    let facade = fs::read_to_string(root().join("allocator/src/lib.rs")).unwrap();
-    assert!(facade.contains("#[cfg(feature = \"sanitizer\")]\npub mod sanitizer;"));
+    assert!(read("allocator/src/lib.rs").contains("#[cfg(feature = \"sanitizer\")]\npub mod sanitizer;"));
+    for other in ["", "kernels/", "fsdp/", "tools/", "tools/shim/", "tests/"] {
+        assert!(
+            !read(&format!("{other}Cargo.toml")).contains("\"sanitizer\""),
+            "{other}Cargo.toml turns it on for all"
+        );
+    }
+
     let mut files = Vec::new();
-    sources(&root().join("allocator/src"), &mut files);
-    let without = |file: &PathBuf| fs::read_to_string(file).unwrap().matches("not(feature = \"sanitizer\")").count();
-    let special: Vec<_> = files.iter().filter(|file| without(file) > 0).collect();
-    // The device is returned from another field; a setting says that the feature is missing.
-    let mut names: Vec<_> = special.iter().map(|file| file.file_name().unwrap().to_str().unwrap()).collect();
-    names.sort_unstable();
-    assert_eq!(names, ["settings.rs", "shared.rs"]);
+    for folder in ["allocator", "kernels/src", "fsdp/src", "tools"] {
+        sources(&root().join(folder), &mut files);
+    }
+    files.retain(|file| !["tests", "examples", "allocator/sanitizer"].iter().any(|part| is_under(file, part)));
+    files.sort();
+    let mut without = Vec::new();
+    for file in files {
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let text = fs::read_to_string(&file).unwrap();
+        let lines: Vec<_> = text.lines().map(str::trim).collect();
+        for pair in lines.windows(2).filter(|pair| pair[0].contains("feature = \"sanitizer\"")) {
+            assert!(name.starts_with("allocator/src/"), "{name} has a hook of the sanitizer");
+            match pair[0] {
+                "#[cfg(feature = \"sanitizer\")]" | "#[cfg_attr(feature = \"sanitizer\", track_caller)]" => {}
+                "#[cfg(not(feature = \"sanitizer\"))]" => without.push((name.clone(), pair[1].to_owned())),
+                other => panic!("{name} has a gate of another kind: {other}"),
+            }
+        }
+    }
+    // A setting says that the feature is missing; the device is returned from another field.
+    let without: Vec<_> = without.iter().map(|(name, line)| (&**name, &**line)).collect();
+    let settings = "allocator/src/settings.rs";
+    let expected = [
+        (settings, "\"sanitizer\" if value != \"off\" => {"),
+        (settings, "\"sanitizer\" => {}"),
+        ("allocator/src/shared.rs", "&self.device"),
+    ];
+    assert_eq!(without, expected);
+}
+
+/// Whether a path goes through a folder, or folders, of this name.
+fn is_under(path: &Path, folders: &str) -> bool {
+    let path = path.strip_prefix(root()).unwrap().display().to_string();
+    format!("/{path}").contains(&format!("/{folders}/"))
 }
 
 /// Files with unsafe code: the calls of libraries, each with the invariants that make them sound.
