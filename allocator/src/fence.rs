@@ -1,6 +1,7 @@
 //! Points in a stream's queue.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -94,7 +95,7 @@ impl Drop for Recorded {
     fn drop(&mut self) {
         let point = self.point.take();
         if self.process.is_forked() {
-            std::mem::forget(point);
+            let _left_alone = ManuallyDrop::new(point);
         } else if let Some(Point::Fence(handle)) = point {
             self.device.release_fence(handle);
         }
