@@ -150,10 +150,12 @@ impl<'a> Climb<'a> {
                 // Once may not be enough: free memory that was waited for is joined with neighbours that were freed
                 // later, and is as young as they are then.
                 loop {
-                    let waits = self.waits_for_returnable(gate, &mut inside);
+                    let waits = self.waits_for_growth(gate, &mut inside);
                     let mut passed = false;
                     if !waits.is_empty() {
                         (inside, passed) = self.wait(gate, inside, &waits)?;
+                        // Growth may need less now: what is free beside live blocks is part of its window.
+                        shared.retire(gate, slot, &mut inside, context);
                     }
                     self.return_cached(gate, &mut inside);
                     if self.grow(&mut inside)? || !passed {
@@ -219,15 +221,16 @@ impl<'a> Climb<'a> {
     fn missing(&self, own: &HeapState) -> u64 {
         let granularity = self.shared.device.properties().granularity_bytes;
         let whole = self.requested.checked_next_multiple_of(granularity).unwrap_or(u64::MAX);
-        let gaps = own.heap.plan_growth(self.requested);
+        let gaps = own.heap.plan_growth(self.requested, &self.shared.stray_ranges());
         let to_map = gaps.map_or(whole, |gaps| gaps.iter().map(|gap| gap.bytes).sum());
         let free = self.shared.device.memory_info().map_or(u64::MAX, |info| info.free);
         to_map.saturating_sub(self.shared.ledger.left().min(free))
     }
 
-    /// The waits after which just enough handles may leave the heaps: of other heaps as many as are missing, and if that
-    /// is not enough, all of the own one.
-    fn waits_for_returnable(&self, gate: &Gate<'_>, own: &mut HeapState) -> Vec<Wait> {
+    /// The waits after which the heap can grow for the request: those for as many handles of other heaps as are missing,
+    /// and if that is not enough, those for all that is pending in the own one. What is pending beside a live block
+    /// keeps its handle here, but then growth is needed only next to it.
+    fn waits_for_growth(&self, gate: &Gate<'_>, own: &mut HeapState) -> Vec<Wait> {
         let (missing, mut bytes, mut waits) = (self.missing(own), 0, Vec::new());
         for slot in self.others() {
             let Some(mut state) = slot.station.try_enter() else { continue };
@@ -241,6 +244,7 @@ impl<'a> Climb<'a> {
         }
         if bytes < missing {
             waits.extend(self.shared.returnable_after(self.slot, own).into_iter().flat_map(|(_, before)| before));
+            waits.extend(own.heap.awaited());
         }
         join_waits(waits)
     }

@@ -2,6 +2,12 @@
 //!
 //! A handle leaves a heap only after the host has **seen** the last use of its bytes complete. That later work is
 //! ordered after it on the device is not enough: unmapping happens at once, on the host.
+//!
+//! A handle that the device does not take back is a *stray*. It may still be mapped in the range of a heap, which knows
+//! nothing of it: until it is unmapped its addresses are no hole. A stray stays in the list, under its lock, until the
+//! device has taken it back, so that whoever plans growth sees every one of the heap that it is in.
+
+use std::ops::Range;
 
 use highwater_core::{Gap, Mapping, PageId, Unoccupied, Wait, handle_sizes};
 use highwater_device::{Address, DeviceError, PageHandle};
@@ -79,10 +85,11 @@ impl Shared {
     }
 
     fn plan_growth(&self, state: &mut HeapState, requested: u64) -> Result<Vec<Gap>, Refusal> {
-        if let Some(gaps) = state.heap.plan_growth(requested) {
+        let taken = self.stray_ranges();
+        if let Some(gaps) = state.heap.plan_growth(requested, &taken) {
             return Ok(gaps);
         }
-        // One range holds whatever the device has, so there is a second one only where holes are in the way.
+        // One range holds whatever the device has, so there is a second one only where holes or strays are in the way.
         let properties = self.device.properties();
         let granularity = properties.granularity_bytes;
         let too_large = || Refusal::NoMemory(format!("{requested} bytes are more than the device has addresses for"));
@@ -90,7 +97,7 @@ impl Shared {
         let bytes = whole.max(properties.total_bytes.next_multiple_of(granularity));
         let address = self.device.reserve(bytes)?;
         state.heap.add_range(requested, address.0, bytes);
-        state.heap.plan_growth(requested).ok_or_else(too_large)
+        state.heap.plan_growth(requested, &taken).ok_or_else(too_large)
     }
 
     /// Fills the gaps with handles, and adds up the bytes that were created for it. On error the handle in work has been
@@ -129,6 +136,7 @@ impl Shared {
         }
     }
 
+    /// Whether the device took it back; if not, what is left is still to do.
     fn try_let_go(&self, stray: &mut Stray) -> bool {
         if let Some(address) = stray.mapped_at {
             if let Err(error) = self.device.unmap(address, stray.bytes) {
@@ -151,10 +159,22 @@ impl Shared {
 
     /// Tries again to give strays back.
     pub(crate) fn retry_strays(&self) {
-        let strays = std::mem::take(&mut *self.strays.lock());
-        for stray in strays {
-            self.let_go(stray);
-        }
+        self.strays.lock().retain_mut(|stray| {
+            let gone = self.try_let_go(stray);
+            if gone {
+                self.ledger.give_back(stray.bytes);
+            }
+            !gone
+        });
+    }
+
+    /// The addresses at which strays are mapped, ascending.
+    pub(crate) fn stray_ranges(&self) -> Vec<Range<u64>> {
+        let strays = self.strays.lock();
+        let range = |stray: &Stray| stray.mapped_at.map(|Address(start)| start..start + stray.bytes);
+        let mut ranges: Vec<Range<u64>> = strays.iter().filter_map(range).collect();
+        ranges.sort_by_key(|range| range.start);
+        ranges
     }
 
     /// Bytes in handles that the device would not take back so far.

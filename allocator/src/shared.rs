@@ -1,8 +1,8 @@
 //! What all parts of one allocator share.
 //!
 //! Order of locks: a callback's → a heap's station → the list of slots, a slot's driver, its clock; the registry of
-//! streams → the idle places → a slot's driver. While a station is
-//! held, another one is only ever tried. Device calls that touch fences need the [`Gate`].
+//! streams → the idle places → a slot's driver; a station → the strays. While a station is held, another one is only ever
+//! tried. Device calls that touch fences need the [`Gate`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

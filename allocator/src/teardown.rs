@@ -61,8 +61,11 @@ impl Shared {
 
     /// Gives back the address ranges of a heap in which nothing is mapped.
     fn unreserve(&self, heap: &Heap) {
+        let strays = self.stray_ranges();
         for (address, bytes) in heap.ranges() {
-            if heap.mappings().any(|mapping| (address..address + bytes).contains(&mapping.address)) {
+            let mut mapped =
+                heap.mappings().map(|mapping| mapping.address).chain(strays.iter().map(|stray| stray.start));
+            if mapped.any(|at| (address..address + bytes).contains(&at)) {
                 continue;
             }
             if let Err(error) = self.device.unreserve(Address(address), bytes) {

@@ -215,6 +215,41 @@ fn handles_that_the_device_keeps_are_counted_and_returned_later() {
 }
 
 #[test]
+fn nothing_is_mapped_where_a_handle_stays_that_the_device_keeps() {
+    let world = World::timed();
+    let [s] = world.streams();
+    // The first handle is mapped and not accessible; it cannot be unmapped, nor when the next request tries again.
+    world.device.fail_nth(DeviceCall::SetAccess, 1);
+    world.device.fail_nth(DeviceCall::Unmap, 1);
+    world.device.fail_nth(DeviceCall::Unmap, 2);
+    assert!(s.alloc::<u8>(granules(2)).is_err());
+    let beside = world.bytes(&s, granules(3));
+    assert_eq!(world.stats().stray_bytes, 2 * GRANULE, "it is still there");
+    world.check();
+    // Once it is gone its place is a hole like any other.
+    assert_eq!(world.allocator.trim(0), 3 * GRANULE);
+    let before = world.bytes(&s, granules(2));
+    assert!(before.device_address() < beside.device_address());
+    drop((beside, before, s));
+    world.end();
+}
+
+#[test]
+fn a_range_in_which_a_handle_stays_is_not_given_back() {
+    let world = World::timed();
+    let [s] = world.streams();
+    world.device.fail_nth(DeviceCall::SetAccess, 1);
+    world.device.fail_nth(DeviceCall::Unmap, 1);
+    world.device.fail_nth(DeviceCall::Unmap, 2);
+    assert!(s.alloc::<u8>(granules(2)).is_err());
+    drop(s);
+    let World { device, allocator, .. } = world;
+    drop(allocator);
+    let info = device.memory_info().unwrap();
+    assert_eq!((info.total - info.free, device.counters().of(DeviceCall::Unreserve)), (2 * GRANULE, 0));
+}
+
+#[test]
 fn growth_that_fails_half_way_leaves_nothing_half_done() {
     for (call, nth) in [(DeviceCall::Create, 2), (DeviceCall::Map, 2), (DeviceCall::SetAccess, 3), (DeviceCall::Map, 1)]
     {

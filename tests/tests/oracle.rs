@@ -182,3 +182,23 @@ fn memory_that_is_joined_with_younger_one_is_waited_for_again() {
     let tally = as_predicted(&SETUP, &steps);
     assert_eq!((tally.rungs["host_wait_others"], tally.counts["host_stalls"]), (1, 2));
 }
+
+/// What waits beside a live block keeps its handle, and was not waited for before a request was refused: free, it would
+/// have been half of the request's place, with room for the other half.
+#[test]
+fn what_waits_beside_a_live_block_is_waited_for() {
+    let setup = Setup { limit_bytes: 3 * GRANULE, ..SETUP };
+    let steps = [
+        Op::CreateStream,
+        // Two blocks in one handle; another stream uses the second.
+        Op::Alloc { stream: 0, bytes: 2 * GRANULE },
+        Op::Free { buffer: 0, elsewhere: false },
+        Op::Alloc { stream: 0, bytes: GRANULE },
+        Op::Alloc { stream: 0, bytes: GRANULE },
+        Op::Launch { stream: 1, operands: vec![1], ns: 100 },
+        Op::Free { buffer: 1, elsewhere: false },
+        Op::Alloc { stream: 0, bytes: 2 * GRANULE },
+    ];
+    let tally = as_predicted(&setup, &steps);
+    assert_eq!((tally.rungs["host_wait_others"], tally.counts["out_of_memory"]), (1, 0));
+}

@@ -7,6 +7,7 @@
 //! A heap is a plain value; its lock is a [`Station`](crate::Station), and a free is a message to it.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use slab::Slab;
 
@@ -288,11 +289,12 @@ impl Heap {
     }
 
     /// Where to map memory so that `requested` bytes fit. `None` when no reserved range has the room:
-    /// [`add_range`](Heap::add_range) first.
+    /// [`add_range`](Heap::add_range) first. `taken` are addresses at which something is mapped that the heap does not
+    /// know, each a whole number of granules, ascending: nothing is planned there.
     #[must_use]
-    pub fn plan_growth(&self, requested: u64) -> Option<Vec<Gap>> {
+    pub fn plan_growth(&self, requested: u64, taken: &[Range<u64>]) -> Option<Vec<Gap>> {
         let bytes = rounded(requested)?;
-        self.space(bytes).plan_growth(bytes)
+        self.space(bytes).plan_growth(bytes, taken)
     }
 
     /// Gives the heap a reserved range for requests like `requested`.
@@ -461,7 +463,7 @@ mod tests {
     }
 
     fn grow(heap: &mut Heap, requested: u64) {
-        for gap in heap.plan_growth(requested).unwrap() {
+        for gap in heap.plan_growth(requested, &[]).unwrap() {
             heap.map(requested, Mapping { address: gap.address, bytes: gap.bytes, page: PageId(gap.address) });
         }
         heap.check().unwrap();
@@ -536,7 +538,7 @@ mod tests {
         let placed = heap.place(0).unwrap();
         assert_eq!(placed.bytes, 512);
         assert_eq!(heap.place(u64::MAX), None);
-        assert_eq!(heap.plan_growth(u64::MAX), None);
+        assert_eq!(heap.plan_growth(u64::MAX, &[]), None);
         assert_eq!(heap.books().rounding, 512);
         heap.check().unwrap();
     }

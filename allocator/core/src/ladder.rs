@@ -17,7 +17,8 @@ pub enum Rung {
     ReturnCached,
     /// Block the host, for a bounded time, until just the frees that suffice are complete.
     HostWaitOwn,
-    /// Block the host, for a bounded time, until free memory of other heaps can be unmapped, and grow.
+    /// Block the host, for a bounded time, until free memory of other heaps can be unmapped, or own memory is free beside
+    /// which less has to be mapped, and grow.
     HostWaitOthers,
 }
 

@@ -5,7 +5,7 @@
 //! handle never spans two ranges. A tile that is not unmapped is covered by handles, wholly.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use crate::{BlockId, PageId, Position, ROUNDING_BYTES};
 
@@ -136,10 +136,12 @@ impl Space {
     }
 
     /// Where memory has to be mapped so that a block of `bytes` fits: the window with the fewest unmapped bytes, the
-    /// lowest address first; empty gaps are left out. `None` when no range has the room.
-    pub(crate) fn plan_growth(&self, bytes: u64) -> Option<Vec<Gap>> {
+    /// lowest address first; empty gaps are left out. No window reaches into addresses that are `taken`. `None` when no
+    /// range has the room.
+    pub(crate) fn plan_growth(&self, bytes: u64, taken: &[Range<u64>]) -> Option<Vec<Gap>> {
         let mut best: Option<(u64, Vec<Gap>)> = None;
-        for run in self.runs(|content| matches!(content, Content::Free { .. } | Content::Unmapped)) {
+        let runs = self.runs(|content| matches!(content, Content::Free { .. } | Content::Unmapped));
+        for run in runs.into_iter().flat_map(|run| clear_of(run, taken)) {
             let (start, end) = bounds(&run);
             if end - start < bytes {
                 continue;
@@ -359,6 +361,29 @@ fn join(left: Content, right: Content) -> Option<Content> {
     }
 }
 
+/// What is left of a run without the addresses that are `taken`, which ascend.
+fn clear_of(run: Vec<(u64, Tile)>, taken: &[Range<u64>]) -> Vec<Vec<(u64, Tile)>> {
+    if taken.is_empty() {
+        return vec![run];
+    }
+    let mut left = vec![Vec::new()];
+    for (start, tile) in run {
+        let (mut at, end) = (start, start + tile.bytes);
+        for other in taken.iter().filter(|other| other.start < end && start < other.end) {
+            if at < other.start {
+                left.last_mut().expect("a part is open").push((at, Tile { bytes: other.start - at, ..tile }));
+            }
+            left.push(Vec::new());
+            at = other.end;
+        }
+        if at < end {
+            left.last_mut().expect("a part is open").push((at, Tile { bytes: end - at, ..tile }));
+        }
+    }
+    left.retain(|part| !part.is_empty());
+    left
+}
+
 fn bounds(run: &[(u64, Tile)]) -> (u64, u64) {
     let (first, (last, tile)) = (run[0].0, run[run.len() - 1]);
     (first, last + tile.bytes)
@@ -398,7 +423,7 @@ mod tests {
         let mut space = space_of(16);
         fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
         assert!(space.place(512, BlockId(0)).is_some());
-        let gaps = space.plan_growth(3 * GRANULE).unwrap();
+        let gaps = space.plan_growth(3 * GRANULE, &[]).unwrap();
         assert_eq!(gaps, [Gap { address: 3 * GRANULE, bytes: 2 * GRANULE }]);
         fill(&mut space, &gaps);
         assert_eq!(space.place(3 * GRANULE, BlockId(1)), Some((GRANULE + 512, Position(0))));
@@ -409,8 +434,23 @@ mod tests {
         let mut space = space_of(16);
         let gaps = [Gap { address: GRANULE, bytes: 2 * GRANULE }, Gap { address: 4 * GRANULE, bytes: 2 * GRANULE }];
         fill(&mut space, &gaps);
-        assert_eq!(space.plan_growth(5 * GRANULE).unwrap(), [Gap { address: 3 * GRANULE, bytes: GRANULE }]);
-        assert_eq!(space.plan_growth(17 * GRANULE), None);
+        assert_eq!(space.plan_growth(5 * GRANULE, &[]).unwrap(), [Gap { address: 3 * GRANULE, bytes: GRANULE }]);
+        assert_eq!(space.plan_growth(17 * GRANULE, &[]), None);
+    }
+
+    #[test]
+    fn growth_keeps_off_addresses_that_are_taken() {
+        let at = |granules: Range<u64>| granules.start * GRANULE..granules.end * GRANULE;
+        let mut space = space_of(16);
+        fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
+        let gap = |address: u64, granules: u64| Gap { address: address * GRANULE, bytes: granules * GRANULE };
+        let plan = |granules: u64, taken: &[Range<u64>]| space.plan_growth(granules * GRANULE, taken);
+        assert_eq!(plan(4, &[at(5..6)]), Some(vec![gap(3, 2)]), "right up to it");
+        assert_eq!(plan(4, &[at(4..5)]), Some(vec![gap(5, 4)]), "behind it");
+        assert_eq!(plan(4, &[at(3..4), at(8..10)]), Some(vec![gap(4, 4)]), "between two");
+        assert_eq!(plan(7, &[at(3..4), at(8..10)]), Some(vec![gap(10, 7)]), "behind both");
+        assert_eq!(plan(8, &[at(3..4), at(8..10)]), None);
+        assert_eq!(plan(4, &[at(0..1), at(17..18)]), Some(vec![gap(3, 2)]), "other ranges do not matter");
     }
 
     #[test]
@@ -439,7 +479,7 @@ mod tests {
             space.add_range(high.address, high.bytes);
             fill(&mut space, &gaps);
             assert_eq!(space.largest_free(), 2 * GRANULE);
-            assert_eq!(space.plan_growth(3 * GRANULE), None, "no window spans two ranges");
+            assert_eq!(space.plan_growth(3 * GRANULE, &[]), None, "no window spans two ranges");
         }
     }
 

@@ -91,7 +91,11 @@ impl Model {
             }
             _ => loop {
                 let waits = self.waits_for_missing(place, requested);
-                let passed = !waits.is_empty() && self.stall(place, &waits, stalled_ns)?;
+                let mut passed = false;
+                if !waits.is_empty() {
+                    passed = self.stall(place, &waits, stalled_ns)?;
+                    self.retire(place);
+                }
                 self.return_missing(place, requested);
                 if self.grow(place, requested)? || !passed {
                     break;
@@ -137,7 +141,8 @@ impl Model {
     /// Maps what is missing for a request; whether there was memory for it. If not, nothing has changed.
     fn grow(&mut self, place: usize, requested: u64) -> Result<bool, Fault> {
         self.retry_strays();
-        let gaps = match self.places[place].heap.growth(requested) {
+        let taken = self.taken();
+        let gaps = match self.places[place].heap.growth(requested, &taken) {
             Some(gaps) => gaps,
             None => {
                 let granularity = self.machine.granularity;
@@ -145,7 +150,7 @@ impl Model {
                 let reserved = self.machine.reserve(bytes);
                 let start = self.seen(reserved)?;
                 self.places[place].heap.add_range(requested, Span { start, bytes });
-                self.places[place].heap.growth(requested).expect("a whole range is free")
+                self.places[place].heap.growth(requested, &taken).expect("a whole range is free")
             }
         };
         if self.physical() + gaps.iter().map(|gap| gap.bytes).sum::<u64>() > self.limit {
@@ -158,7 +163,7 @@ impl Model {
                 Ok(true) => mapped.push(handle),
                 failed => {
                     for handle in mapped {
-                        self.let_go(Stray { bytes: handle.bytes, mapped: true });
+                        self.let_go(Stray { bytes: handle.bytes, mapped: Some(handle) });
                     }
                     return failed;
                 }
@@ -183,13 +188,13 @@ impl Model {
         self.reach(DeviceCall::Map);
         let mapped = self.machine.call(DeviceCall::Map);
         if let Err(fault) = self.seen(mapped) {
-            self.let_go(Stray { bytes: handle.bytes, mapped: false });
+            self.let_go(Stray { bytes: handle.bytes, mapped: None });
             return Err(fault);
         }
         self.reach(DeviceCall::SetAccess);
         let accessible = self.machine.call(DeviceCall::SetAccess);
         if let Err(fault) = self.seen(accessible) {
-            self.let_go(Stray { bytes: handle.bytes, mapped: true });
+            self.let_go(Stray { bytes: handle.bytes, mapped: Some(handle) });
             return Err(fault);
         }
         Ok(true)
@@ -197,13 +202,13 @@ impl Model {
 
     /// Unmaps and releases a handle; if the device refuses, it is a stray.
     fn let_go(&mut self, mut stray: Stray) {
-        if stray.mapped {
+        if stray.mapped.is_some() {
             self.reach(DeviceCall::Unmap);
             let unmapped = self.machine.call(DeviceCall::Unmap);
             if self.seen(unmapped).is_err() {
                 return self.strays.push(stray);
             }
-            stray.mapped = false;
+            stray.mapped = None;
         }
         self.reach(DeviceCall::Release);
         let released = self.machine.release(stray.bytes);
@@ -217,6 +222,11 @@ impl Model {
         for stray in std::mem::take(&mut self.strays) {
             self.let_go(stray);
         }
+    }
+
+    /// Where strays are mapped.
+    fn taken(&self) -> Vec<Span> {
+        self.strays.iter().filter_map(|stray| stray.mapped).collect()
     }
 
     /// Returns handles of a heap that are free and seen to be out of use, until `most` bytes are returned.
@@ -247,7 +257,7 @@ impl Model {
             }
             self.places[place].heap.unmap(handle);
             returned += handle.bytes;
-            self.let_go(Stray { bytes: handle.bytes, mapped: false });
+            self.let_go(Stray { bytes: handle.bytes, mapped: None });
         }
         self.leave(place);
         returned
@@ -267,7 +277,7 @@ impl Model {
 
     /// Bytes that have to be returned before the heap can grow for a request.
     fn missing(&mut self, place: usize, requested: u64) -> u64 {
-        let to_map = match self.places[place].heap.growth(requested) {
+        let to_map = match self.places[place].heap.growth(requested, &self.taken()) {
             Some(gaps) => gaps.iter().map(|gap| gap.bytes).sum(),
             None => requested.next_multiple_of(self.machine.granularity),
         };
@@ -277,7 +287,8 @@ impl Model {
         to_map.saturating_sub(below_limit.min(free))
     }
 
-    /// What has to be over before what is missing can be returned.
+    /// What has to be over before the heap can grow: handles of others, as many as are missing, else all that is pending
+    /// in the own heap.
     fn waits_for_missing(&mut self, place: usize, requested: u64) -> Vec<(usize, u64)> {
         let missing = self.missing(place, requested);
         let (mut bytes, mut waits) = (0, Vec::new());
@@ -294,6 +305,7 @@ impl Model {
         }
         if bytes < missing {
             waits.extend(self.returnable_after(place).into_iter().flat_map(|(_, before)| before));
+            waits.extend(self.places[place].heap.awaited());
         }
         latest(waits)
     }

@@ -23,6 +23,8 @@ pub(super) enum Kind {
     Pending(u64),
     /// The number of the block.
     Live(usize),
+    /// No heap's: only where growth is planned.
+    Taken,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,7 +98,7 @@ pub(super) fn handles_of(gap: Span, granularity: u64) -> Vec<Span> {
     handles
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Area {
     ranges: Vec<Span>,
     tiles: Vec<Tile>,
@@ -287,10 +289,14 @@ impl Heap {
         Some(latest(chosen.flat_map(|pending| pending.waits.iter().copied())))
     }
 
-    /// Where to map so that a request fits.
-    pub(super) fn growth(&self, requested: u64) -> Option<Vec<Span>> {
+    /// Where to map so that a request fits, off the spans that are `taken`.
+    pub(super) fn growth(&self, requested: u64, taken: &[Span]) -> Option<Vec<Span>> {
         let bytes = rounded(requested);
-        self.area(bytes).growth(bytes, self.granularity)
+        let mut area = self.area(bytes).clone();
+        for &span in taken {
+            area.paint(span, Kind::Taken);
+        }
+        area.growth(bytes, self.granularity)
     }
 
     pub(super) fn add_range(&mut self, requested: u64, range: Span) {
@@ -334,7 +340,7 @@ impl Heap {
                             since = since.max(pending.since);
                             waits.extend(pending.waits.iter().copied());
                         }
-                        Kind::Live(_) | Kind::Unmapped => unreachable!("it is vacant and mapped"),
+                        Kind::Live(_) | Kind::Unmapped | Kind::Taken => unreachable!("it is vacant and mapped"),
                     }
                 }
                 vacant.push(Vacant { handle, since, waits: latest(waits) });
@@ -373,7 +379,7 @@ impl Heap {
                 area.paint(handle, Kind::Unmapped);
             }
         }
-        let gaps = bare.growth(requested)?;
+        let gaps = bare.growth(requested, &[])?;
         Some(gaps.iter().map(|gap| gap.bytes).sum())
     }
 
@@ -382,7 +388,7 @@ impl Heap {
         for area in self.areas() {
             for tile in &area.tiles {
                 match tile.kind {
-                    Kind::Unmapped => {}
+                    Kind::Unmapped | Kind::Taken => {}
                     Kind::Free { .. } => sums.cached += tile.bytes,
                     Kind::Pending(_) => sums.pending += tile.bytes,
                     Kind::Live(_) => sums.live += tile.bytes,

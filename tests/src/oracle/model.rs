@@ -104,7 +104,8 @@ pub(super) struct Stream {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stray {
     pub(super) bytes: u64,
-    pub(super) mapped: bool,
+    /// Where it is still mapped.
+    pub(super) mapped: Option<Span>,
 }
 
 #[derive(Debug, Default)]

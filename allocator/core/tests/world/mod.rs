@@ -125,7 +125,7 @@ fn apply(heap: &mut Heap, model: &mut Model, op: Op) -> Outcome {
             if let Some(placed) = place(heap, model, requested)? {
                 return note(model, requested, placed);
             }
-            let Some(gaps) = heap.plan_growth(requested) else { return Ok(()) };
+            let Some(gaps) = heap.plan_growth(requested, &[]) else { return Ok(()) };
             for gap in gaps {
                 let mut address = gap.address;
                 for bytes in handle_sizes(gap.bytes, GRANULE) {
