@@ -160,11 +160,10 @@ fn a_free_during_a_request_is_searched_by_it() {
     assert_eq!((tally.rungs["return_cached"], tally.counts["out_of_memory"]), (1, 0));
 }
 
-/// A handle that was waited for was joined with memory that was freed later, and could not be returned after the wait.
-#[test]
-fn memory_that_is_joined_with_younger_one_is_waited_for_again() {
+/// The last request of it has to wait twice, for 1100 ns in all.
+fn two_waits() -> Vec<Op> {
     let half = |stream| Op::Alloc { stream, bytes: 8 * GRANULE };
-    let steps = [
+    vec![
         Op::CreateStream,
         Op::CreateStream,
         half(1),
@@ -178,9 +177,21 @@ fn memory_that_is_joined_with_younger_one_is_waited_for_again() {
         Op::Launch { stream: 1, operands: vec![], ns: 1000 },
         Op::Free { buffer: 0, elsewhere: false },
         half(0),
-    ];
-    let tally = as_predicted(&SETUP, &steps);
+    ]
+}
+
+/// A handle that was waited for was joined with memory that was freed later, and could not be returned after the wait.
+#[test]
+fn memory_that_is_joined_with_younger_one_is_waited_for_again() {
+    let tally = as_predicted(&SETUP, &two_waits());
     assert_eq!((tally.rungs["host_wait_others"], tally.counts["host_stalls"]), (1, 2));
+}
+
+#[test]
+fn all_waits_of_a_request_share_its_time() {
+    let setup = Setup { timeout_ns: 1050, ..SETUP };
+    let tally = as_predicted(&setup, &two_waits());
+    assert_eq!((tally.counts["out_of_memory"], tally.counts["host_stall_ns"]), (1, 1050));
 }
 
 /// What waits beside a live block keeps its handle, and was not waited for before a request was refused: free, it would

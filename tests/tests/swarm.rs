@@ -10,6 +10,13 @@ fn a_few_seeds_break_no_rule() {
     }
 }
 
+/// A capture cannot be ended on a broken device: the swarm tried for ever.
+#[test]
+fn a_broken_device_may_keep_a_capture() {
+    let outcome = run_twice(&Program::draw(5_021_791));
+    assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+}
+
 /// The first seed that finds a defect, shrunk: the rule, and the steps that are left.
 fn found(defect: Defect, seeds: u64) -> (Rule, usize) {
     let fails = |program: &Program| run(program, 0, Some(defect), false).failure;
