@@ -254,11 +254,18 @@ impl<'a> Climb<'a> {
         state.note(self.shared.device.now_ns(), Action::Rung { rung, bytes, stream }, self.context);
     }
 
-    /// Draws up what is where. No heap is held on entry; each is entered alone.
+    /// Draws up what is where, unless the device is broken. No heap is held on entry; each is entered alone.
     fn out_of_memory(&self) -> AllocError {
         let shared = self.shared;
+        let device_free = match shared.device.memory_info() {
+            Ok(info) => Some(info.free),
+            // It keeps whatever it is asked to give back: that is no lack of memory.
+            Err(source @ DeviceError::Poisoned { .. }) => {
+                return AllocError::Device { requested: self.requested, source };
+            }
+            Err(_) => None,
+        };
         count(&shared.counts.out_of_memory);
-        let device_free = shared.device.memory_info().ok().map(|info| info.free);
         let mut report = OutOfMemory {
             requested: self.requested,
             stream: self.slot.name().to_string(),

@@ -3,7 +3,7 @@
 
 use highwater::device::sim::SimDevice;
 use highwater::device::{Access, Cost, Device, DeviceCall, DeviceError};
-use highwater::{Allocator, Buffer, Error, Fence, Settings, Stream};
+use highwater::{AllocError, Allocator, Buffer, Error, Fence, Settings, Stream};
 
 use crate::world::{GRANULE, GRANULES, MEMORY, World, granules, ticks};
 
@@ -349,6 +349,23 @@ fn a_fence_that_fails_ends_no_use() {
         assert_eq!(allocator.memory_stats().pending_bytes, GRANULE);
         drop((fence, s, t, allocator));
     }
+}
+
+#[test]
+fn a_broken_device_is_not_taken_for_a_full_one() {
+    let World { device, allocator, .. } = World::timed();
+    let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+    // All memory but one granule is free in one heap, and could leave it.
+    let live = t.alloc::<u8>(granules(1)).unwrap();
+    drop(s.alloc::<u8>(granules(GRANULES - 1)).unwrap());
+    let second = std::time::Duration::from_secs(1);
+    s.record().unwrap().wait(second).unwrap();
+    device.fail_fence(1);
+    assert!(t.record().unwrap().wait(second).is_err());
+    let error = t.alloc::<u8>(granules(1)).unwrap_err();
+    assert!(matches!(error, AllocError::Device { .. }), "{error}");
+    assert_eq!(allocator.memory_stats().out_of_memory, 0);
+    drop((live, s, t, allocator));
 }
 
 #[test]

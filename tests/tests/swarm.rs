@@ -17,6 +17,13 @@ fn a_broken_device_may_keep_a_capture() {
     assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
 }
 
+/// A request at the moment at which a fence broke the device was refused for lack of memory.
+#[test]
+fn a_device_that_breaks_during_a_request_is_not_full() {
+    let outcome = run_twice(&Program::draw(5_049_409));
+    assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+}
+
 /// The first seed that finds a defect, shrunk: the rule, and the steps that are left.
 fn found(defect: Defect, seeds: u64) -> (Rule, usize) {
     let fails = |program: &Program| run(program, 0, Some(defect), false).failure;
