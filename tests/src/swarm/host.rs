@@ -279,7 +279,7 @@ impl<'a> Host<'a> {
             Trouble::Device(source) | Trouble::Stream(StreamError::Device { source, .. }) => self.judge_device(source),
             Trouble::Stream(error @ StreamError::Capturing { .. }) => {
                 // On a broken device a capture cannot even be ended.
-                let broken = self.fence_armed && self.device.sim().memory_info().is_err();
+                let broken = (self.fence_armed || self.lenient) && self.device.sim().memory_info().is_err();
                 if self.capture.is_none() && !(broken && self.device.is_capturing()) {
                     return refuse(Rule::Error, &error);
                 }
