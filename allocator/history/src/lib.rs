@@ -12,6 +12,8 @@
 //! **The viewer's check** (feature [`viewer`]) does with a file what the viewer's page does, and says where it would
 //! stop.
 //!
+//! **The reader** (feature `read`) loads snapshots of any origin into columns, damaged ones as far as they go.
+//!
 //! This crate knows no device and no allocator, only integers.
 //!
 #![cfg_attr(feature = "viewer", doc = "```")]
@@ -50,10 +52,14 @@ mod convert;
 mod layout;
 #[cfg(feature = "snapshot")]
 mod pickle;
+#[cfg(feature = "read")]
+pub mod read;
 #[cfg(feature = "snapshot")]
 mod replay;
 #[cfg(feature = "snapshot")]
 mod save;
+#[cfg(any(feature = "viewer", feature = "read"))]
+mod scan;
 #[cfg(feature = "snapshot")]
 mod snapshot;
 #[cfg(feature = "snapshot")]

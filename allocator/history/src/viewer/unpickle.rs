@@ -1,7 +1,7 @@
 //! The viewer's pickle machine.
 //!
-//! It knows just the opcodes that snapshots need. None of them can name a class or call a function, so no file can make
-//! it run code.
+//! It knows just some of the opcodes that the scanner knows. None of them can name a class or call a function, so no
+//! file can make it run code.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use super::{
     ViewerError,
     value::{DictId, Heap, ListId, Value},
 };
+use crate::scan::{Op, Scanner};
 
 /// Most items that can be the arguments of one call in the browsers of today; 122,000 were seen to work and 124,000
 /// not to.
@@ -26,8 +27,7 @@ pub(super) fn unpickle(bytes: &[u8]) -> Unpickled<(Heap, Value)> {
         return Err(ViewerError::Malformed { offset: 0, needs: "a file below 4 GiB" });
     }
     let mut machine = Machine {
-        bytes,
-        at: 0,
+        scan: Scanner::new(bytes),
         opcode_at: 0,
         stack: Vec::new(),
         marks: Vec::new(),
@@ -36,19 +36,21 @@ pub(super) fn unpickle(bytes: &[u8]) -> Unpickled<(Heap, Value)> {
         heap: Heap::default(),
     };
     loop {
-        machine.opcode_at = machine.at;
-        let opcode = machine.byte()?;
-        if opcode == b'.' {
-            let top = machine.pop()?;
-            return Ok((machine.heap, top));
+        match machine.next()? {
+            Op::Stop => {
+                let top = machine.pop()?;
+                return Ok((machine.heap, top));
+            }
+            op => machine.step(op)?,
         }
-        machine.step(opcode)?;
     }
 }
 
+/// The opcodes that the viewer knows.
+const KNOWN: &[u8] = b"\x80\x95.(N\x88\x89KMJ\x8aG\x8cX])lt\x85\x86\x87ae}dsu\x94qrhj";
+
 struct Machine<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    scan: Scanner<'a>,
     /// Where the current opcode stands, for errors.
     opcode_at: usize,
     stack: Vec<Value>,
@@ -60,78 +62,76 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn step(&mut self, opcode: u8) -> Unpickled<()> {
-        match opcode {
-            0x80 => {
-                let version = self.byte()?;
-                if !(2..=4).contains(&version) {
-                    return Err(ViewerError::Protocol { version, offset: self.opcode_at });
-                }
+    fn next(&mut self) -> Unpickled<Op<'a>> {
+        self.opcode_at = self.scan.offset();
+        let offset = self.opcode_at;
+        match self.scan.opcode() {
+            Some(opcode) if !KNOWN.contains(&opcode) => Err(ViewerError::UnknownOpcode { opcode, offset }),
+            _ => self.scan.next().map_err(|_| ViewerError::Truncated { offset }),
+        }
+    }
+
+    fn step(&mut self, op: Op<'_>) -> Unpickled<()> {
+        match op {
+            Op::Protocol(version) if !(2..=4).contains(&version) => {
+                return Err(ViewerError::Protocol { version, offset: self.opcode_at });
             }
-            0x95 => {
-                self.take(8)?;
+            Op::Mark => self.marks.push(self.stack.len()),
+            Op::None => self.stack.push(Value::None),
+            Op::Bool(value) => self.stack.push(Value::Bool(value)),
+            Op::Int(value) if value.unsigned_abs() >= EXACT_LIMIT => {
+                return Err(ViewerError::Inexact { offset: self.opcode_at });
             }
-            b'(' => self.marks.push(self.stack.len()),
-            b'N' => self.stack.push(Value::None),
-            0x88 => self.stack.push(Value::Bool(true)),
-            0x89 => self.stack.push(Value::Bool(false)),
-            b'K' | b'M' | b'J' | 0x8a | b'G' => self.number(opcode)?,
-            0x8c | b'X' => self.text(opcode)?,
-            b']' | b')' | b'l' | b't' | 0x85..=0x87 => self.new_list(opcode)?,
-            b'a' | b'e' => self.append(opcode)?,
-            b'}' => {
+            Op::Int(value) => self.stack.push(Value::Int(value)),
+            Op::Long(_) => self.stack.push(Value::BigInt),
+            Op::Float(value) => self.stack.push(Value::Float(value)),
+            Op::Text(bytes) => {
+                let text = self.heap.text_id(&String::from_utf8_lossy(bytes));
+                self.stack.push(Value::Text(text));
+            }
+            Op::EmptyList | Op::EmptyTuple => self.new_list(self.stack.len())?,
+            Op::List | Op::Tuple => {
+                let mark = self.mark()?;
+                self.new_list(mark)?;
+            }
+            Op::TupleOf(count) => {
+                let start = self.stack.len().checked_sub(count);
+                self.new_list(start.ok_or_else(|| self.malformed("items for a tuple"))?)?;
+            }
+            Op::Append => {
+                let item = self.pop()?;
+                let list = self.list_at_top()?;
+                self.heap.push(list, [item]);
+            }
+            Op::Appends => self.append_items()?,
+            Op::EmptyDict => {
                 let dict = self.heap.new_dict();
                 self.stack.push(Value::Dict(dict));
             }
-            b'd' | b's' | b'u' => self.set_items(opcode)?,
-            0x94 | b'q' | b'r' | b'h' | b'j' => self.memo(opcode)?,
-            _ => return Err(ViewerError::UnknownOpcode { opcode, offset: self.opcode_at }),
+            Op::SetItem => {
+                let value = self.pop()?;
+                let key = self.pop()?;
+                let dict = self.dict_at_top()?;
+                self.set(dict, key, value)?;
+            }
+            Op::Dict | Op::SetItems => self.set_items(op == Op::Dict)?,
+            Op::Memoize => {
+                let id = self.next_memo;
+                self.next_memo += 1;
+                self.remember(id)?;
+            }
+            Op::Put(id) => self.remember(id)?,
+            Op::Get(id) => {
+                let value = *self.memo.get(&id).ok_or(self.malformed("a memo entry that was made before"))?;
+                self.stack.push(value);
+            }
+            _ => {}
         }
         Ok(())
     }
 
-    fn number(&mut self, opcode: u8) -> Unpickled<()> {
-        let value = match opcode {
-            b'K' => Value::Int(self.byte()?.into()),
-            b'M' => Value::Int(u16::from_le_bytes(self.array()?).into()),
-            b'J' => Value::Int(i32::from_le_bytes(self.array()?).into()),
-            b'G' => Value::Float(f64::from_be_bytes(self.array()?)),
-            _ => self.long()?,
-        };
-        self.stack.push(value);
-        Ok(())
-    }
-
-    fn long(&mut self) -> Unpickled<Value> {
-        let length = usize::from(self.byte()?);
-        let bytes = self.take(length)?;
-        if length > 8 {
-            return Ok(Value::BigInt);
-        }
-        let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
-        let mut wide = [if negative { 0xff } else { 0 }; 8];
-        wide[..length].copy_from_slice(bytes);
-        let value = i64::from_le_bytes(wide);
-        if value.unsigned_abs() >= EXACT_LIMIT {
-            return Err(ViewerError::Inexact { offset: self.opcode_at });
-        }
-        Ok(Value::Int(value))
-    }
-
-    fn text(&mut self, opcode: u8) -> Unpickled<()> {
-        let length = if opcode == 0x8c { self.byte()?.into() } else { self.length()? };
-        let bytes = self.take(length)?;
-        let text = self.heap.text_id(&String::from_utf8_lossy(bytes));
-        self.stack.push(Value::Text(text));
-        Ok(())
-    }
-
-    fn new_list(&mut self, opcode: u8) -> Unpickled<()> {
-        let start = match opcode {
-            b']' | b')' => self.stack.len(),
-            b'l' | b't' => self.mark()?,
-            _ => self.stack.len().checked_sub(usize::from(opcode - 0x84)).ok_or(self.malformed("items for a tuple"))?,
-        };
+    /// A list of what lies from `start` on.
+    fn new_list(&mut self, start: usize) -> Unpickled<()> {
         // A mark above the new height would let a later opcode reach past the top.
         if self.marks.last().is_some_and(|&mark| mark > start) {
             return Err(self.malformed("items above the last mark"));
@@ -142,13 +142,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn append(&mut self, opcode: u8) -> Unpickled<()> {
-        if opcode == b'a' {
-            let item = self.pop()?;
-            let list = self.list_at_top()?;
-            self.heap.push(list, [item]);
-            return Ok(());
-        }
+    fn append_items(&mut self) -> Unpickled<()> {
         let mark = self.mark()?;
         let items = self.stack.split_off(mark);
         if items.len() > MAX_ARGUMENTS {
@@ -159,16 +153,10 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn set_items(&mut self, opcode: u8) -> Unpickled<()> {
-        if opcode == b's' {
-            let value = self.pop()?;
-            let key = self.pop()?;
-            let dict = self.dict_at_top()?;
-            return self.set(dict, key, value);
-        }
+    fn set_items(&mut self, into_new: bool) -> Unpickled<()> {
         let mark = self.mark()?;
         let entries = self.stack.split_off(mark);
-        let dict = if opcode == b'd' {
+        let dict = if into_new {
             let dict = self.heap.new_dict();
             self.stack.push(Value::Dict(dict));
             dict
@@ -186,47 +174,14 @@ impl<'a> Machine<'a> {
         if self.heap.set(dict, key, value) { Ok(()) } else { Err(self.malformed("a text or a number as a key")) }
     }
 
-    fn memo(&mut self, opcode: u8) -> Unpickled<()> {
-        let id = match opcode {
-            0x94 => {
-                self.next_memo += 1;
-                self.next_memo - 1
-            }
-            b'q' | b'h' => self.byte()?.into(),
-            _ => u32::from_le_bytes(self.array()?),
-        };
-        if matches!(opcode, b'h' | b'j') {
-            let value = *self.memo.get(&id).ok_or(self.malformed("a memo entry that was made before"))?;
-            self.stack.push(value);
-        } else {
-            let top = *self.stack.last().ok_or(self.malformed("a value to remember"))?;
-            self.memo.insert(id, top);
-        }
+    fn remember(&mut self, id: u32) -> Unpickled<()> {
+        let top = *self.stack.last().ok_or(self.malformed("a value to remember"))?;
+        self.memo.insert(id, top);
         Ok(())
     }
 
     fn malformed(&self, needs: &'static str) -> ViewerError {
         ViewerError::Malformed { offset: self.opcode_at, needs }
-    }
-
-    fn take(&mut self, length: usize) -> Unpickled<&'a [u8]> {
-        let truncated = ViewerError::Truncated { offset: self.opcode_at };
-        let end = self.at.checked_add(length).ok_or(truncated.clone())?;
-        let bytes = self.bytes.get(self.at..end).ok_or(truncated)?;
-        self.at = end;
-        Ok(bytes)
-    }
-
-    fn byte(&mut self) -> Unpickled<u8> {
-        Ok(self.take(1)?[0])
-    }
-
-    fn array<const N: usize>(&mut self) -> Unpickled<[u8; N]> {
-        Ok(self.take(N)?.try_into().expect("the slice has this length"))
-    }
-
-    fn length(&mut self) -> Unpickled<usize> {
-        Ok(u32::from_le_bytes(self.array()?) as usize)
     }
 
     /// Takes a value from the stack, but none from below the last mark.

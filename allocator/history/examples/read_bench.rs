@@ -1,0 +1,72 @@
+//! Measures the reader on a file: `read_bench FILE [--python]`. With `--python` also `pickle.load` in the same run.
+//!
+//! Memory is the peak of the process above the bytes of the file, which a program would map. The first of three
+//! readings is the one that counts for memory; the fastest counts for time.
+
+use std::{env, fs, process::Command, process::ExitCode, time::Instant};
+
+use highwater_history::read::{Options, read};
+
+const PYTHON: &str = "
+import gc, pickle, resource, sys, time
+for collect in (False, True):
+    gc.enable() if collect else gc.disable()
+    best = 1e9
+    for _ in range(1 if collect else 2):
+        start = time.perf_counter()
+        snapshot = pickle.load(open(sys.argv[1], 'rb'))
+        best = min(best, time.perf_counter() - start)
+        del snapshot
+    print(f'python pickle.load, gc {\"on\" if collect else \"off\"}: {best:.3f} s')
+print(f'python peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB')
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = env::args().skip(1).collect();
+    let [file, rest @ ..] = arguments.as_slice() else {
+        eprintln!("usage: read_bench FILE [--python]");
+        return ExitCode::from(2);
+    };
+    if let Err(error) = measure(file) {
+        eprintln!("{file}: {error}");
+        return ExitCode::FAILURE;
+    }
+    if rest.iter().any(|argument| argument == "--python")
+        && Command::new("python3").args(["-c", PYTHON, file]).status().is_err()
+    {
+        eprintln!("there is no python3 on this machine");
+    }
+    ExitCode::SUCCESS
+}
+
+fn measure(file: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let bytes = fs::read(file)?;
+    let before = peak_bytes().unwrap_or(0);
+    let mut fastest = f64::INFINITY;
+    for round in 0..3 {
+        let start = Instant::now();
+        let loaded = read(&bytes, &Options::default())?;
+        let seconds = start.elapsed().as_secs_f64();
+        fastest = fastest.min(seconds);
+        let rate = bytes.len() as f64 / seconds / 1e6;
+        println!("read: {seconds:.3} s, {rate:.0} MB/s");
+        if round == 0 {
+            let events = loaded.events();
+            let symbols = &loaded.symbols;
+            println!("{events} events, {} frames, {} stacks", symbols.frames(), symbols.stacks());
+            if let Some(peak) = peak_bytes() {
+                let more = peak.saturating_sub(before);
+                println!("memory: {} MiB at the peak, {} bytes an event", more >> 20, more / (events as u64).max(1));
+            }
+        }
+    }
+    println!("fastest: {fastest:.3} s");
+    Ok(())
+}
+
+/// The largest that this process has been.
+fn peak_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
+}

@@ -1,0 +1,6 @@
+//! The reader: files of PyTorch, and files in the style of each writer.
+
+#[path = "../../examples/pickler/mod.rs"]
+mod pickler;
+mod pytorch;
+mod styles;
