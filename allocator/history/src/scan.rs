@@ -4,7 +4,7 @@
 //! are left before anything is done with it. Instructions that name classes or call functions are recognised, and are
 //! errors: nothing that reads through here can be made to run code.
 //!
-//! Invariant: `at` is at most the length, and points to the next instruction between calls.
+//! Invariant: between calls `rest` begins with the next instruction.
 
 /// Why there is no next instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,25 +58,38 @@ pub(crate) enum Op<'a> {
     Get(u32),
 }
 
-/// Reads instructions.
+/// Reads instructions. A copy goes on from the same place.
+#[derive(Clone, Copy)]
 pub(crate) struct Scanner<'a> {
-    bytes: &'a [u8],
-    at: usize,
+    rest: &'a [u8],
+    /// Of all bytes.
+    length: usize,
 }
 
 impl<'a> Scanner<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { rest: bytes, length: bytes.len() }
     }
 
     /// Where the next instruction begins.
     pub(crate) fn offset(&self) -> usize {
-        self.at
+        self.length - self.rest.len()
     }
 
     /// The byte of the next instruction.
     pub(crate) fn opcode(&self) -> Option<u8> {
-        self.bytes.get(self.at).copied()
+        self.rest.first().copied()
+    }
+
+    /// Goes past the next instruction if it is this one, of a single byte.
+    #[cfg(feature = "read")]
+    #[inline(always)]
+    pub(crate) fn accept(&mut self, opcode: u8) -> Option<()> {
+        match self.rest {
+            [first, rest @ ..] if *first == opcode => self.rest = rest,
+            _ => return None,
+        }
+        Some(())
     }
 
     /// The next instruction, if it is a whole [`Op::Get`]: most are, so they have a way of their own. Through [`next`]
@@ -86,17 +99,32 @@ impl<'a> Scanner<'a> {
     #[cfg(feature = "read")]
     #[inline(always)]
     pub(crate) fn next_get(&mut self) -> Option<u32> {
-        match self.bytes[self.at..] {
-            [b'h', id, ..] => {
-                self.at += 2;
+        match *self.rest {
+            [b'h', id, ref rest @ ..] => {
+                self.rest = rest;
                 Some(id.into())
             }
-            [b'j', a, b, c, d, ..] => {
-                self.at += 5;
+            [b'j', a, b, c, d, ref rest @ ..] => {
+                self.rest = rest;
                 Some(u32::from_le_bytes([a, b, c, d]))
             }
             _ => None,
         }
+    }
+
+    /// Goes past as many references with numbers of four bytes as `take` wants. In a long list of frames nearly all are
+    /// of this form.
+    #[cfg(feature = "read")]
+    #[inline(always)]
+    pub(crate) fn long_gets(&mut self, mut take: impl FnMut(u32) -> bool) {
+        let mut taken = 0;
+        for &[opcode, a, b, c, d] in self.rest.as_chunks().0 {
+            if opcode != b'j' || !take(u32::from_le_bytes([a, b, c, d])) {
+                break;
+            }
+            taken += 5;
+        }
+        self.rest = &self.rest[taken..];
     }
 
     /// The next instruction. After an error there is no sense in going on. Inlined, so that a caller that matches on
@@ -127,7 +155,9 @@ impl<'a> Scanner<'a> {
             b'e' => Op::Appends,
             b'a' => Op::Append,
             b's' => Op::SetItem,
-            0x85..=0x87 => Op::TupleOf(usize::from(self.bytes[self.at - 1] - 0x84)),
+            0x85 => Op::TupleOf(1),
+            0x86 => Op::TupleOf(2),
+            0x87 => Op::TupleOf(3),
             b'N' => Op::None,
             0x88 => Op::Bool(true),
             0x89 => Op::Bool(false),
@@ -192,15 +222,23 @@ impl<'a> Scanner<'a> {
         })
     }
 
+    #[inline]
     fn long(&mut self, length: u64) -> Result<Op<'a>, ScanError> {
-        let bytes = self.take(length)?;
-        if bytes.len() > 8 {
-            return Ok(Op::Long(bytes));
-        }
-        let negative = bytes.last().is_some_and(|&byte| byte >= 0x80);
-        let mut wide = [if negative { 0xff } else { 0 }; 8];
-        wide[..bytes.len()].copy_from_slice(bytes);
-        Ok(Op::Int(i64::from_le_bytes(wide)))
+        let bytes = self.rest;
+        let taken = self.take(length)?;
+        Ok(match (taken.len(), bytes.first_chunk()) {
+            (0, _) => Op::Int(0),
+            // The bytes behind it are shifted out.
+            (length @ 1..=8, Some(&wide)) => {
+                let unused_bits = 64 - 8 * length as u32;
+                Op::Int(i64::from_le_bytes(wide) << unused_bits >> unused_bits)
+            }
+            (1..=8, None) => {
+                let sign = if taken[taken.len() - 1] >= 0x80 { -1 } else { 0 };
+                Op::Int(taken.iter().rev().fold(sign, |value: i64, &byte| value << 8 | i64::from(byte)))
+            }
+            _ => Op::Long(taken),
+        })
     }
 
     fn skip(&mut self, length: u64) -> Result<Op<'a>, ScanError> {
@@ -211,22 +249,22 @@ impl<'a> Scanner<'a> {
     #[inline]
     fn take(&mut self, length: u64) -> Result<&'a [u8], ScanError> {
         let length = usize::try_from(length).map_err(|_| ScanError::Truncated)?;
-        let (taken, _) = self.bytes[self.at..].split_at_checked(length).ok_or(ScanError::Truncated)?;
-        self.at += length;
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(ScanError::Truncated)?;
+        self.rest = rest;
         Ok(taken)
     }
 
     #[inline]
     fn byte(&mut self) -> Result<u8, ScanError> {
-        let &byte = self.bytes.get(self.at).ok_or(ScanError::Truncated)?;
-        self.at += 1;
+        let (&byte, rest) = self.rest.split_first().ok_or(ScanError::Truncated)?;
+        self.rest = rest;
         Ok(byte)
     }
 
     #[inline]
     fn array<const N: usize>(&mut self) -> Result<[u8; N], ScanError> {
-        let &array = self.bytes[self.at..].first_chunk().ok_or(ScanError::Truncated)?;
-        self.at += N;
+        let (&array, rest) = self.rest.split_first_chunk().ok_or(ScanError::Truncated)?;
+        self.rest = rest;
         Ok(array)
     }
 }
@@ -278,6 +316,23 @@ mod tests {
         let plain: Vec<_> =
             plain.iter().filter(|&&byte| byte != b' ').map(|byte| one(std::slice::from_ref(byte))).collect();
         assert!(plain.iter().all(Result::is_ok) && plain.len() == 22, "{plain:?}");
+    }
+
+    #[test]
+    fn an_integer_does_not_depend_on_what_follows() {
+        for length in 0..=8 {
+            for top in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut value: Vec<u8> = (1..=length).collect();
+                value.iter_mut().last().into_iter().for_each(|last| *last = top);
+                let alone = [&[0x8a, length][..], &value].concat();
+                let Ok(Op::Int(expected)) = one(&alone) else { panic!("an integer") };
+                let followed = [&alone[..], b"\xff\x80\x7f\x01\xff\xff\xff\xff"].concat();
+                assert_eq!(Scanner::new(&followed).next(), Ok(Op::Int(expected)));
+                let sign = if length > 0 && top >= 0x80 { 0xff } else { 0 };
+                value.resize(8, sign);
+                assert_eq!(expected.to_le_bytes()[..], value);
+            }
+        }
     }
 
     #[test]

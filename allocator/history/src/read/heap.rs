@@ -7,7 +7,7 @@
 //!
 //! Invariant: every number in a value or an object is in its table.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::ops::Range;
 
 use crate::{Block, Segment};
 
@@ -24,6 +24,12 @@ pub(super) enum Value {
     Text(u32),
     /// A list, a tuple or a dictionary.
     Object(u32),
+    /// An event that is complete: its row. It needs no object, because nothing can be added to it.
+    Event(u32),
+    /// A frame that is complete: its number.
+    Frame(u32),
+    /// A list of frames that something refers to: number of the stack.
+    Stack(u32),
     /// A tuple of two small integers, which is what the numbers of a pool are.
     Pair(u32, u32),
     /// What nothing in a snapshot is made of, e.g. bytes.
@@ -99,7 +105,22 @@ impl Heap {
     pub(super) fn object(&self, value: Value) -> Option<Object> {
         match value {
             Value::Object(object) => Some(self.objects[object as usize]),
+            Value::Event(row) => Some(Object::Event(row)),
+            Value::Frame(frame) => Some(Object::Frame(frame)),
+            Value::Stack(stack) => Some(Object::UsedStack(stack)),
             _ => None,
+        }
+    }
+
+    /// The value itself, or its final form if it is an object that has one.
+    #[inline]
+    pub(super) fn settled(&self, value: Value) -> Value {
+        let Value::Object(object) = value else { return value };
+        match self.objects[object as usize] {
+            Object::Event(row) => Value::Event(row),
+            Object::Frame(frame) => Value::Frame(frame),
+            Object::UsedStack(stack) => Value::Stack(stack),
+            _ => value,
         }
     }
 
@@ -182,84 +203,9 @@ pub(super) fn number(index: usize) -> u32 {
     u32::try_from(index).expect("no more than four billion instructions are carried out")
 }
 
-/// What a memo remembers, in eight bytes: there are some two entries for each event.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-enum Kept {
-    Text(u32),
-    Object(u32),
-    /// Index into `others`.
-    Other(u32),
-}
-
-/// Values by the numbers that a pickle gives them.
-#[derive(Default)]
-pub(super) struct Memo {
-    /// Writers count from 0.
-    dense: Vec<Kept>,
-    /// Numbers that were ahead when they were given, so that memory follows from entries, not from numbers.
-    ahead: BTreeMap<u32, Kept>,
-    others: Vec<Value>,
-}
-
-impl Memo {
-    /// Remembers a value under the next number.
-    #[inline]
-    pub(super) fn push(&mut self, value: Value) {
-        self.put(number(self.dense.len() + self.ahead.len()), value);
-    }
-
-    #[inline]
-    pub(super) fn put(&mut self, id: u32, value: Value) {
-        let kept = match value {
-            Value::Text(text) => Kept::Text(text),
-            Value::Object(object) => Kept::Object(object),
-            other => {
-                self.others.push(other);
-                Kept::Other(number(self.others.len() - 1))
-            }
-        };
-        let index = id as usize;
-        if index == self.dense.len() {
-            self.dense.push(kept);
-        } else if let Some(entry) = self.dense.get_mut(index) {
-            *entry = kept;
-        } else {
-            self.ahead.insert(id, kept);
-        }
-    }
-
-    #[inline]
-    pub(super) fn get(&self, id: u32) -> Option<Value> {
-        Some(match *self.dense.get(id as usize).or_else(|| self.ahead.get(&id))? {
-            Kept::Object(object) => Value::Object(object),
-            Kept::Text(text) => Value::Text(text),
-            Kept::Other(other) => self.others[other as usize],
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_memo_takes_numbers_in_any_order() {
-        let mut memo = Memo::default();
-        memo.put(3, Value::Text(3));
-        memo.put(u32::MAX, Value::Bool(true));
-        for id in 0..3 {
-            memo.put(id, Value::Object(id));
-        }
-        assert_eq!(memo.get(3), Some(Value::Text(3)));
-        memo.put(3, Value::Text(33));
-        memo.put(0, Value::Text(0));
-        let seen = [0, 1, 2, 3, 4, u32::MAX].map(|id| memo.get(id));
-        let expected = [Value::Text(0), Value::Object(1), Value::Object(2), Value::Text(33)];
-        assert_eq!(seen[..4], expected.map(Some));
-        assert_eq!(seen[4..], [None, Some(Value::Bool(true))]);
-        assert_eq!(memo.dense.len(), 4, "a large number takes no memory");
-    }
 
     #[test]
     fn rows_that_follow_each_other_are_one_run() {

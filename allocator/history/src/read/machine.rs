@@ -8,7 +8,8 @@
 
 use super::{
     ReadError,
-    heap::{Memo, Object, Value},
+    heap::{Object, Value},
+    memo::Memo,
     shape::Found,
 };
 use crate::scan::{Op, Scanner};
@@ -19,15 +20,15 @@ const MAX_MARKS: usize = 256;
 type Read<T> = Result<T, ReadError>;
 
 pub(super) struct Machine<'a> {
-    scan: Scanner<'a>,
+    pub(super) scan: Scanner<'a>,
     /// Where the current instruction begins.
     at: u64,
     instructions: u32,
-    stack: Vec<Value>,
+    pub(super) stack: Vec<Value>,
     marks: Vec<usize>,
-    memo: Memo,
+    pub(super) memo: Memo,
     pub(super) protocol: u8,
-    found: Found,
+    pub(super) found: Found,
 }
 
 impl<'a> Machine<'a> {
@@ -57,6 +58,7 @@ impl<'a> Machine<'a> {
     /// Runs to the end. The value of the pickle.
     pub(super) fn run(&mut self) -> Read<Value> {
         loop {
+            self.take_events();
             self.gets()?;
             let opcode = self.scan.opcode();
             self.at = self.scan.offset() as u64;
@@ -79,7 +81,12 @@ impl<'a> Machine<'a> {
                 self.at = at as u64;
                 return Err(self.malformed("a memo entry that was made before"));
             };
-            self.stack.push(value);
+            let settled = self.found.heap.settled(value);
+            if settled != value {
+                // The next time it is found at once.
+                self.memo.put(id, settled);
+            }
+            self.stack.push(settled);
         }
     }
 
@@ -129,11 +136,12 @@ impl<'a> Machine<'a> {
             Op::Int(value) => self.stack.push(Value::Int(value)),
             Op::Memoize => {
                 let top = *self.top()?;
-                self.memo.push(top);
+                let id = self.memo.next();
+                id.and_then(|id| self.memo.put(id, top)).ok_or_else(|| self.too_many())?;
             }
             Op::Put(id) => {
                 let top = *self.top()?;
-                self.memo.put(id, top);
+                self.memo.put(id, top).ok_or_else(|| self.too_many())?;
             }
             Op::EmptyDict => {
                 let dict = self.found.heap.add(Object::EmptyDict);
@@ -147,6 +155,9 @@ impl<'a> Machine<'a> {
             Op::SetItems => {
                 let dict = self.below_mark()?;
                 self.with_items(|machine, items| machine.set_items(dict, items))?;
+                if let Some(top) = self.stack.last_mut() {
+                    *top = self.found.heap.settled(*top);
+                }
             }
             Op::Appends => {
                 let list = self.below_mark()?;
@@ -294,7 +305,7 @@ impl<'a> Machine<'a> {
 
     #[cold]
     fn too_many(&self) -> ReadError {
-        ReadError::TooMany { offset: self.at, what: "instructions", limit: u32::MAX as usize }
+        ReadError::TooMany { offset: self.at, what: "values", limit: u32::MAX as usize }
     }
 
     /// The height of the stack at the last mark.

@@ -24,12 +24,15 @@
 
 mod assemble;
 mod error;
+mod event;
 mod heap;
 mod loaded;
 mod machine;
+mod memo;
 mod pool;
 mod recorder;
 mod shape;
+mod short;
 mod symbols;
 mod trace;
 mod unpack;

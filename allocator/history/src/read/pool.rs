@@ -16,12 +16,14 @@ const FREE: u32 = u32::MAX;
 pub(super) trait Item: Copy + Eq {
     /// Items in a word.
     const IN_A_WORD: usize;
-    /// Up to a word of items as a number.
+    /// A word of items as a number.
     fn pack(items: &[Self]) -> u64;
+    /// Less than a word of items as a number, which tells all sequences of their length apart.
+    fn pack_rest(items: &[Self]) -> u64;
 }
 
 macro_rules! item {
-    ($type:ty) => {
+    ($type:ty, $rest:expr) => {
         impl Item for $type {
             const IN_A_WORD: usize = 8 / size_of::<$type>();
 
@@ -30,13 +32,32 @@ macro_rules! item {
                 let shift = 8 * size_of::<$type>();
                 items.iter().rev().fold(0, |word, &item| word << shift | u64::from(item))
             }
+
+            #[inline]
+            fn pack_rest(items: &[Self]) -> u64 {
+                $rest(items)
+            }
         }
     };
 }
 
-item!(u8);
-item!(u16);
-item!(u32);
+item!(u8, rest_of_bytes);
+item!(u16, Self::pack);
+item!(u32, Self::pack);
+
+/// Two halves that overlap are faster than a byte after another.
+#[inline]
+fn rest_of_bytes(bytes: &[u8]) -> u64 {
+    match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(&first), Some(&last)) => u64::from(u32::from_le_bytes(first)) << 32 | u64::from(u32::from_le_bytes(last)),
+        _ => match *bytes {
+            [a, b, c] => u64::from(u32::from_le_bytes([a, b, c, 0])),
+            [a, b] => u64::from(u16::from_le_bytes([a, b])),
+            [a] => a.into(),
+            _ => 0,
+        },
+    }
+}
 
 #[derive(Clone, Debug)]
 pub(super) struct Pool<T> {
@@ -122,7 +143,7 @@ impl<T: Item> Pool<T> {
     #[inline]
     fn first_slot(&self, sequence: &[T]) -> usize {
         let words = sequence.chunks_exact(T::IN_A_WORD);
-        let rest = T::pack(words.remainder());
+        let rest = T::pack_rest(words.remainder());
         let start = fold(self.seed ^ sequence.len() as u64, rest);
         let hash = words.fold(start, |hash, word| fold(hash, T::pack(word)));
         hash as usize & (self.table.len() - 1)

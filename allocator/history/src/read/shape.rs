@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use super::{
     ReadError,
+    event::Draft,
     heap::{FoundBlock, FoundSegment, Heap, Object, Value, add_rows, number},
     symbols::{FrameParts, Symbols, TextId},
-    trace::{Event, EventAction, Extras, Trace},
+    trace::Trace,
     words,
 };
 use crate::{Block, BlockState, Segment, SegmentKind, StackId};
@@ -39,17 +40,17 @@ pub(super) struct Found {
     pub(super) rows: Trace,
     /// How often each key came that is not known.
     pub(super) unknown: BTreeMap<(Part, TextId), u64>,
-    /// Frames of the stack that is being looked at.
-    scratch: Vec<u32>,
+    /// The event that is being read.
+    pub(super) draft: Draft,
 }
 
 /// How many entries of a dictionary are looked at to find out what it is.
 const LOOKED_AT: usize = 64;
 
-type Read<T> = Result<T, ReadError>;
+pub(super) type Read<T> = Result<T, ReadError>;
 
 /// A value of another type than it needs to be: which one that is.
-type Wanted<T> = Result<T, &'static str>;
+pub(super) type Wanted<T> = Result<T, &'static str>;
 
 impl Found {
     pub(super) fn new() -> Self {
@@ -58,7 +59,7 @@ impl Found {
             symbols: Symbols::new(),
             rows: Trace::default(),
             unknown: BTreeMap::new(),
-            scratch: Vec::new(),
+            draft: Draft::default(),
         }
     }
 
@@ -67,7 +68,7 @@ impl Found {
         for entry in entries.chunks_exact(2).take(LOOKED_AT) {
             let Value::Text(key) = entry[0] else { continue };
             return match key {
-                words::ACTION => self.event(entries, offset),
+                words::ACTION => self.event(entries, offset).map(Object::Event),
                 words::FILENAME => self.frame(entries, offset),
                 words::STATE => self.block(entries, offset),
                 words::TOTAL_SIZE => self.segment(entries, offset),
@@ -99,12 +100,12 @@ impl Found {
     /// The stack that the items are, if all are frames.
     #[inline]
     fn stack_of(&mut self, items: &[Value]) -> Option<Object> {
-        self.scratch.clear();
+        self.symbols.begin_stack();
         for &item in items {
             let Some(Object::Frame(frame)) = self.heap.object(item) else { return None };
-            self.scratch.push(frame);
+            self.symbols.push_frame(frame);
         }
-        Some(Object::Stack(self.symbols.intern_stack(self.scratch.iter().copied())))
+        Some(Object::Stack(self.symbols.end_stack()))
     }
 
     /// Adds more items to a list.
@@ -166,57 +167,6 @@ impl Found {
             }
         }
         Ok(any)
-    }
-
-    fn event(&mut self, entries: &[Value], offset: u64) -> Read<Object> {
-        let needs = |key, expected| ReadError::Needs { offset, place: "an event", key, expected };
-        let mut action = None;
-        let (mut address, mut bytes, mut time_us, mut stream) = (None, None, None, 0);
-        let mut stack = StackId::EMPTY;
-        let mut extras = Extras::default();
-        for entry in entries.chunks_exact(2) {
-            let (Value::Text(key), value) = (entry[0], entry[1]) else { continue };
-            let result = match key {
-                words::ACTION => text(value).map(|text| action = Some(EventAction::of_text(text))),
-                words::ADDR => bits(value).map(|value| address = Some(value)),
-                words::SIZE => unsigned(value).map(|value| bytes = Some(value)),
-                words::STREAM => bits(value).map(|value| stream = value),
-                words::TIME_US => unsigned(value).map(|value| time_us = Some(value)),
-                words::FRAMES => self.stack(value).map(|value| stack = value),
-                _ => self.event_extra(key, value, &mut extras),
-            };
-            result.map_err(|expected| needs(word(key), expected))?;
-        }
-        let action = action.expect("its key was seen");
-        if action.has_address() {
-            address.ok_or(needs("addr", "an address"))?;
-            bytes.ok_or(needs("size", "a number of bytes"))?;
-        }
-        extras.no_time = time_us.is_none();
-        let (address, bytes, time_us) = (address.unwrap_or(0), bytes.unwrap_or(0), time_us.unwrap_or(0));
-        let row = self.rows.push(Event { action, address, bytes, stream, time_us, stack }, &extras);
-        let too_many =
-            ReadError::TooMany { offset, what: "kinds of events that are not known", limit: usize::from(u8::MAX) };
-        row.map(Object::Event).ok_or(too_many)
-    }
-
-    fn event_extra(&mut self, key: u32, value: Value, extras: &mut Extras) -> Wanted<()> {
-        let meaning = |text: u32| (text != words::EMPTY && text != words::NOT_COMPILED).then_some(TextId(text));
-        match key {
-            words::COMPILE_CONTEXT => extras.compile_context = meaning(text(value)?),
-            words::USER_METADATA => extras.user_metadata = meaning(text(value)?),
-            words::INTERNAL_METADATA => extras.internal_metadata = meaning(text(value)?),
-            words::CATEGORY => extras.category = meaning(text(value)?),
-            words::POOL_ID => extras.pool = Some(self.pool(value)?).filter(|&pool| pool != (0, 0)),
-            words::DEVICE_FREE => extras.device_free_bytes = Some(unsigned(value)?),
-            words::ROUNDED_SIZE => extras.rounded_bytes = Some(unsigned(value)?),
-            words::SPAN => extras.span = Some(small(value)?).filter(|&span| span != 0),
-            words::FORWARD_FRAMES => {
-                extras.forward_stack = Some(self.lines(value)?).filter(|&stack| stack != StackId::EMPTY);
-            }
-            _ => self.count_unknown(Part::Event, key),
-        }
-        Ok(())
     }
 
     fn frame(&mut self, entries: &[Value], offset: u64) -> Read<Object> {
@@ -368,6 +318,7 @@ impl Found {
     pub(super) fn stack(&mut self, value: Value) -> Wanted<StackId> {
         const EXPECTED: &str = "a list of frames";
         let object = match value {
+            Value::Stack(stack) => return Ok(StackId(stack)),
             Value::Object(object) => object as usize,
             Value::None => return Ok(StackId::EMPTY),
             _ => return Err(EXPECTED),
@@ -386,7 +337,7 @@ impl Found {
     }
 
     /// A stack of lines of text: frames with nothing but a name. The list is turned into it.
-    fn lines(&mut self, value: Value) -> Wanted<StackId> {
+    pub(super) fn lines(&mut self, value: Value) -> Wanted<StackId> {
         const EXPECTED: &str = "a list of texts";
         if let Some(Object::UsedStack(_) | Object::Stack(_) | Object::LongStack(_)) = self.heap.object(value) {
             return self.stack(value);
@@ -404,19 +355,6 @@ impl Found {
             self.heap.objects[object as usize] = Object::UsedStack(stack);
         }
         Ok(StackId(stack))
-    }
-
-    /// A pair of numbers: a tuple, or a list where a file went through JSON.
-    fn pool(&self, value: Value) -> Wanted<(u64, u64)> {
-        const EXPECTED: &str = "two numbers";
-        match value {
-            Value::Pair(first, second) => Ok((first.into(), second.into())),
-            Value::None => Ok((0, 0)),
-            _ => match *self.heap.items(value).ok_or(EXPECTED)? {
-                [first, second] => Ok((bits(first)?, bits(second)?)),
-                _ => Err(EXPECTED),
-            },
-        }
     }
 
     pub(super) fn count_unknown(&mut self, part: Part, key: u32) {
@@ -452,7 +390,7 @@ fn empty_segment() -> Segment {
 }
 
 /// The text of a key that is known.
-fn word(key: u32) -> &'static str {
+pub(super) fn word(key: u32) -> &'static str {
     words::ALL.get(key as usize).copied().unwrap_or("a key")
 }
 

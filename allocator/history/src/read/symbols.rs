@@ -146,18 +146,33 @@ impl Symbols {
         self.frames.intern(&[parts.name.0, parts.filename.0, parts.line, extras])
     }
 
-    /// The number of a stack. Panics if a frame has the number 2^31 or above.
-    pub(super) fn intern_stack(&mut self, frames: impl IntoIterator<Item = u32>) -> u32 {
+    /// Begins a stack, which takes the place of one that was not ended.
+    #[inline]
+    pub(super) fn begin_stack(&mut self) {
         self.scratch.clear();
-        for frame in frames {
-            let low = frame as u16;
-            if frame >= u32::from(MORE) {
-                let high = u16::try_from(frame >> 16).ok().filter(|high| high & MORE == 0);
-                self.scratch.push(MORE | high.expect("a frame takes several bytes of the file"));
-            }
-            self.scratch.push(low);
+    }
+
+    /// Adds a frame to the stack that was begun. Panics if it has the number 2^31 or above.
+    #[inline(always)]
+    pub(super) fn push_frame(&mut self, frame: u32) {
+        if frame >= u32::from(MORE) {
+            let high = u16::try_from(frame >> 16).ok().filter(|high| high & MORE == 0);
+            self.scratch.push(MORE | high.expect("a frame takes several bytes of the file"));
         }
+        self.scratch.push(frame as u16);
+    }
+
+    /// The number of the stack that was begun.
+    #[inline]
+    pub(super) fn end_stack(&mut self) -> u32 {
         self.stacks.intern(&self.scratch)
+    }
+
+    /// The number of a stack.
+    pub(super) fn intern_stack(&mut self, frames: impl IntoIterator<Item = u32>) -> u32 {
+        self.begin_stack();
+        frames.into_iter().for_each(|frame| self.push_frame(frame));
+        self.end_stack()
     }
 }
 

@@ -41,31 +41,23 @@ pub enum EventAction {
     Other(TextId),
 }
 
-/// The known actions and their words, whose numbers are those of their places: they are the codes in the column.
-const ACTIONS: [(EventAction, u32); 12] = {
+/// The known actions by the numbers of their words, which are the codes in the column.
+const ACTIONS: [EventAction; 12] = {
     use EventAction::*;
     [
-        (Alloc, words::ALLOC),
-        (FreeRequested, words::FREE_REQUESTED),
-        (FreeCompleted, words::FREE_COMPLETED),
-        (Free, words::FREE),
-        (SegmentAlloc, words::SEGMENT_ALLOC),
-        (SegmentFree, words::SEGMENT_FREE),
-        (SegmentMap, words::SEGMENT_MAP),
-        (SegmentUnmap, words::SEGMENT_UNMAP),
-        (OutOfMemory, words::OOM),
-        (Snapshot, words::SNAPSHOT),
-        (Annotate, words::ANNOTATE),
-        (WorkspaceSnapshot, words::WORKSPACE_SNAPSHOT),
+        Alloc,
+        FreeRequested,
+        FreeCompleted,
+        Free,
+        SegmentAlloc,
+        SegmentFree,
+        SegmentMap,
+        SegmentUnmap,
+        OutOfMemory,
+        Snapshot,
+        Annotate,
+        WorkspaceSnapshot,
     ]
-};
-
-const _: () = {
-    let mut place = 0;
-    while place < ACTIONS.len() {
-        assert!(ACTIONS[place].1 as usize == place);
-        place += 1;
-    }
 };
 
 impl EventAction {
@@ -79,19 +71,27 @@ impl EventAction {
     }
 
     pub(super) fn of_text(text: u32) -> Self {
-        ACTIONS.get(text as usize).map_or(Self::Other(TextId(text)), |known| known.0)
+        ACTIONS.get(text as usize).copied().unwrap_or(Self::Other(TextId(text)))
     }
 
     /// Its text in the file.
     #[must_use]
     pub fn text(self) -> TextId {
-        match self {
-            Self::Other(text) => text,
-            known => {
-                let place = ACTIONS.iter().find(|(action, _)| *action == known);
-                TextId(place.expect("all but others are there").1)
-            }
-        }
+        TextId(match self {
+            Self::Alloc => words::ALLOC,
+            Self::FreeRequested => words::FREE_REQUESTED,
+            Self::FreeCompleted => words::FREE_COMPLETED,
+            Self::Free => words::FREE,
+            Self::SegmentAlloc => words::SEGMENT_ALLOC,
+            Self::SegmentFree => words::SEGMENT_FREE,
+            Self::SegmentMap => words::SEGMENT_MAP,
+            Self::SegmentUnmap => words::SEGMENT_UNMAP,
+            Self::OutOfMemory => words::OOM,
+            Self::Snapshot => words::SNAPSHOT,
+            Self::Annotate => words::ANNOTATE,
+            Self::WorkspaceSnapshot => words::WORKSPACE_SNAPSHOT,
+            Self::Other(text) => return text,
+        })
     }
 }
 
@@ -236,7 +236,7 @@ impl Trace {
     pub fn action(&self, row: usize) -> EventAction {
         let code = usize::from(self.action[row]);
         match ACTIONS.get(code) {
-            Some(known) => known.0,
+            Some(&known) => known,
             None => EventAction::Other(self.others[code - ACTIONS.len()]),
         }
     }
@@ -326,7 +326,8 @@ impl Trace {
     }
 
     /// Adds a row; `None` if there are too many, or too many unknown actions.
-    pub(super) fn push(&mut self, event: Event, extras: &Extras) -> Option<u32> {
+    #[inline]
+    pub(super) fn push(&mut self, event: Event, extras: Option<&Extras>) -> Option<u32> {
         let row = u32::try_from(self.len()).ok().filter(|&row| row < u32::MAX)?;
         let code = self.code(event.action)?;
         self.time_us.push(event.time_us);
@@ -335,12 +336,13 @@ impl Trace {
         self.stream.push(event.stream);
         self.stack.push(event.stack);
         self.action.push(code);
-        if *extras != Extras::default() {
+        if let Some(extras) = extras {
             self.push_extras(row, extras);
         }
         Some(row)
     }
 
+    #[inline(never)]
     fn push_extras(&mut self, row: u32, extras: &Extras) {
         self.rounded_bytes.push(row, extras.rounded_bytes);
         self.device_free_bytes.push(row, extras.device_free_bytes);
@@ -409,5 +411,19 @@ impl Trace {
         self.category.extend(&from.category, run, to);
         self.forward_stack.extend(&from.forward_stack, run, to);
         self.no_time.extend(&from.no_time, run, to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_stand_at_the_numbers_of_their_words() {
+        for (place, action) in (0..).zip(ACTIONS) {
+            assert_eq!(action.text(), TextId(place));
+            assert_eq!(EventAction::of_text(place), action);
+        }
+        assert_eq!(EventAction::of_text(12), EventAction::Other(TextId(12)));
     }
 }

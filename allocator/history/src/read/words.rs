@@ -105,3 +105,6 @@ words! {
     STALL_NS = "stall_ns",
     FOR_STREAM = "for_stream",
 }
+
+/// The words that no event has as a key.
+pub(super) const OF_OTHERS: std::ops::Range<u32> = NAME..ALL.len() as u32;
