@@ -1,4 +1,17 @@
-//! Writes a large snapshot, to measure readers with: `generate_snapshot FILE --events N --frames N --stacks N --style S`.
+//! Writes a snapshot of any size, to measure and to test readers with:
+//!
+//! ```text
+//! generate_snapshot FILE [--events N] [--frames N] [--stacks N] [--slots N] [--style own|cpp|python2..5]
+//! ```
+//!
+//! - `--events`: events of the one busy device (1,000,000).
+//! - `--frames`: frames of each stack (30).
+//! - `--stacks`: distinct stacks, which events choose at random: few programs have as many, or jump so (20,000).
+//! - `--slots`: blocks that are live at once, and that the segment lists (4,096).
+//! - `--style`: whose habits to follow. `cpp` is the pickler inside PyTorch, `pythonN` that of Python with protocol N
+//!   (python4), `own` the writer of this project.
+//!
+//! The same arguments give the same bytes, and the same snapshot in every style.
 
 mod pickler;
 
@@ -15,7 +28,7 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("{error}");
             eprintln!(
-                "usage: generate_snapshot FILE [--events N] [--frames N] [--stacks N] [--style own|cpp|python2..5]"
+                "usage: generate_snapshot FILE [--events N] [--frames N] [--stacks N] [--slots N] [--style own|cpp|python2..5]"
             );
             ExitCode::from(2)
         }
@@ -24,7 +37,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<String, String> {
     let (mut file, mut style) = (None, Style::Python(4));
-    let mut shape = Shape { events: 1_000_000, frames: 30, stacks: 20_000 };
+    let mut shape = Shape::default();
     let mut arguments = env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
@@ -36,6 +49,7 @@ fn run() -> Result<String, String> {
             "--events" => shape.events = number(value()?)?,
             "--frames" => shape.frames = number(value()?)?,
             "--stacks" => shape.stacks = number(value()?)?,
+            "--slots" => shape.slots = number(value()?)?,
             "--style" => {
                 style = match value()?.as_str() {
                     "own" => Style::Own,

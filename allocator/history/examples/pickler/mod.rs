@@ -24,12 +24,21 @@ pub(crate) struct Shape {
     pub(crate) frames: u64,
     /// Distinct stacks.
     pub(crate) stacks: u64,
+    /// Blocks that are live at once.
+    pub(crate) slots: u64,
+    /// Whether a hint for buffering follows the start of each dictionary. It means nothing, but no writer puts it there,
+    /// so a reader cannot take the way that it has for usual files.
+    pub(crate) hints: bool,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { events: 1_000_000, frames: 30, stacks: 20_000, slots: 4096, hints: false }
+    }
 }
 
 /// Distinct frames of a snapshot.
 const FRAMES: u64 = 4000;
-/// Blocks that are live at once.
-const SLOTS: u64 = 4096;
 const SLOT_BYTES: u64 = 2 << 20;
 const BASE: u64 = 0x7f12_3400_0000;
 
@@ -37,6 +46,7 @@ pub(crate) struct Pickler {
     pub(crate) out: Vec<u8>,
     style: Style,
     memos: u32,
+    hints: bool,
     /// Texts by value, and other things by a name that the caller chooses.
     known: BTreeMap<String, u32>,
 }
@@ -49,7 +59,7 @@ impl Pickler {
             Style::Python(protocol @ 4..) => [&[0x80, protocol, 0x95][..], &[0; 8]].concat(),
             Style::Python(protocol) => vec![0x80, protocol],
         };
-        Self { out, style, memos: 0, known: BTreeMap::new() }
+        Self { out, style, memos: 0, hints: false, known: BTreeMap::new() }
     }
 
     pub(crate) fn finish(mut self) -> Vec<u8> {
@@ -173,6 +183,9 @@ impl Pickler {
     pub(crate) fn dict(&mut self, body: impl FnOnce(&mut Self)) {
         self.out.push(b'}');
         self.container();
+        if self.hints {
+            self.out.extend(b"\x95\0\0\0\0\0\0\0\0");
+        }
         self.out.push(b'(');
         body(self);
         self.out.push(b'u');
@@ -205,6 +218,7 @@ fn scramble(value: u64) -> u64 {
 /// A snapshot of one busy device and an idle one.
 pub(crate) fn snapshot(style: Style, shape: Shape) -> Vec<u8> {
     let mut pickler = Pickler::new(style);
+    pickler.hints = shape.hints;
     pickler.dict(|p| {
         p.word("segments");
         p.list(1, |p, _| segment(p, shape));
@@ -249,16 +263,16 @@ fn time_us(index: u64) -> u64 {
 
 /// Allocations go round the slots. From the second round on each is preceded by the free of what was there.
 fn event(p: &mut Pickler, shape: Shape, index: u64) {
-    let (action, round) = match index.checked_sub(SLOTS) {
+    let (action, round) = match index.checked_sub(shape.slots) {
         None => ("alloc", index),
-        Some(later) => (["free_requested", "free_completed", "alloc"][(later % 3) as usize], SLOTS + later / 3),
+        Some(later) => (["free_requested", "free_completed", "alloc"][(later % 3) as usize], shape.slots + later / 3),
     };
-    let allocated = if action == "alloc" { round } else { round - SLOTS };
+    let allocated = if action == "alloc" { round } else { round - shape.slots };
     p.dict(|p| {
         p.word("action");
         p.text(action);
         p.word("addr");
-        p.int(BASE + round % SLOTS * SLOT_BYTES);
+        p.int(BASE + round % shape.slots * SLOT_BYTES);
         p.word("size");
         p.int(bytes(allocated));
         p.word("stream");
@@ -313,25 +327,25 @@ fn frames(p: &mut Pickler, shape: Shape, stack: u64) {
 /// The segment of all slots, as the last events left it.
 fn segment(p: &mut Pickler, shape: Shape) {
     // The free of the last slot may be half done, or done and the slot not taken again.
-    let later = shape.events.saturating_sub(SLOTS);
-    let rounds = shape.events.min(SLOTS) + later / 3;
-    let in_use = |slot: u64| slot < rounds && !(later % 3 == 2 && slot == rounds % SLOTS);
-    let pending = |slot: u64| later % 3 == 1 && slot == rounds % SLOTS;
-    let newest = |slot: u64| slot + (rounds - 1 - slot) / SLOTS * SLOTS;
-    let count = |counts: &dyn Fn(u64) -> bool| (0..SLOTS).filter(|&slot| counts(slot)).count() as u64;
+    let later = shape.events.saturating_sub(shape.slots);
+    let rounds = shape.events.min(shape.slots) + later / 3;
+    let in_use = |slot: u64| slot < rounds && !(later % 3 == 2 && slot == rounds % shape.slots);
+    let pending = |slot: u64| later % 3 == 1 && slot == rounds % shape.slots;
+    let newest = |slot: u64| slot + (rounds - 1 - slot) / shape.slots * shape.slots;
+    let count = |counts: &dyn Fn(u64) -> bool| (0..shape.slots).filter(|&slot| counts(slot)).count() as u64;
     p.dict(|p| {
         p.word("device");
         p.int(0);
         p.word("address");
         p.int(BASE);
         p.word("total_size");
-        p.int(SLOTS * SLOT_BYTES);
+        p.int(shape.slots * SLOT_BYTES);
         p.word("allocated_size");
         p.int(count(&|slot| in_use(slot) && !pending(slot)) * SLOT_BYTES);
         p.word("active_size");
         p.int(count(&in_use) * SLOT_BYTES);
         p.word("requested_size");
-        p.int((0..SLOTS).filter(|&slot| in_use(slot)).map(|slot| bytes(newest(slot))).sum());
+        p.int((0..shape.slots).filter(|&slot| in_use(slot)).map(|slot| bytes(newest(slot))).sum());
         p.word("stream");
         p.int(0);
         p.word("segment_type");
@@ -343,7 +357,7 @@ fn segment(p: &mut Pickler, shape: Shape) {
         p.word("frames");
         p.list(0, |_, _| {});
         p.word("blocks");
-        p.list(SLOTS, |p, slot| {
+        p.list(shape.slots, |p, slot| {
             p.dict(|p| {
                 p.word("address");
                 p.int(BASE + slot * SLOT_BYTES);

@@ -94,8 +94,12 @@ impl<'a> Machine<'a> {
     /// dictionaries that wait for a key or a value are dropped, but for the outermost.
     pub(super) fn close(&mut self) -> Option<Value> {
         while let Some(mark) = self.marks.pop() {
+            if mark == self.marks.last().copied().unwrap_or(0) {
+                // There is nothing to add to between this mark and the one before.
+                continue;
+            }
             self.join_lists(mark);
-            let items = self.stack.split_off(mark);
+            let mut items = self.stack.split_off(mark);
             let Some(&top) = self.stack.last() else { continue };
             match self.found.heap.object(top) {
                 Some(Object::EmptyDict | Object::Dict(_)) if mark > 1 => {
@@ -105,11 +109,34 @@ impl<'a> Machine<'a> {
                     let complete = items.len() / 2 * 2;
                     self.set_items(top, &items[..complete]).ok()?;
                 }
-                _ => self.append_items(top, &items).ok().unwrap_or_default(),
+                _ => self.append_complete(top, &mut items),
             }
         }
         self.join_lists(0);
+        if let [dict, key, value] = self.stack[..] {
+            self.set_item(dict, key, value).ok()?;
+        }
         self.stack.first().copied()
+    }
+
+    /// Appends items to a list, but for the last one if that is not complete.
+    fn append_complete(&mut self, list: Value, items: &mut Vec<Value>) {
+        let is_dict = |value| matches!(self.found.heap.object(value), Some(Object::Dict(_)));
+        if let [first, .., last] = items[..]
+            && is_dict(last)
+            && !is_dict(first)
+        {
+            items.pop();
+        }
+        if let Some(&last) = items.last()
+            && self.found.heap.object(last) == Some(Object::EmptyDict)
+        {
+            items.pop();
+        }
+        if self.append_items(list, items).is_err() && items.pop().is_some() {
+            // What comes before an item that is wrong is good.
+            let _ = self.append_items(list, items);
+        }
     }
 
     /// Appends lists at the top to the lists below them, as a writer does with the single item of a list.

@@ -123,8 +123,14 @@ impl Found {
         match object {
             Object::List(list) => self.heap.lists[list as usize].extend_from_slice(items),
             Object::Trace(trace) => {
+                let known = self.heap.traces[trace as usize].len();
                 let mut runs = std::mem::take(&mut self.heap.traces[trace as usize]);
+                let last = runs.last().cloned();
                 let all = add_all_rows(&self.heap, &mut runs, items);
+                if !all {
+                    runs.truncate(known);
+                    runs.last_mut().into_iter().zip(last).for_each(|(now, before)| *now = before);
+                }
                 self.heap.traces[trace as usize] = runs;
                 if !all {
                     return malformed("events alone in a list of events");

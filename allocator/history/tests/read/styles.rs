@@ -32,7 +32,7 @@ fn stacks(loaded: &Loaded) -> Vec<Names> {
 fn all_styles_say_the_same() {
     // 4096 slots, then two events of a free, so that a block is pending or gone in the end.
     for (events, frames) in [(1, 1), (4096 + 3 * 700 + 1, 3), (4096 + 2, 2)] {
-        let shape = Shape { events, frames, stacks: 50 };
+        let shape = Shape { events, frames, stacks: 50, ..Shape::default() };
         let first = load(&snapshot(Style::Python(4), shape));
         assert_eq!(first.devices[0].trace.len() as u64, events);
         for style in STYLES {
@@ -61,9 +61,22 @@ fn all_styles_say_the_same() {
 }
 
 #[test]
+fn events_of_an_unusual_form_are_read_as_the_usual_ones() {
+    for style in STYLES {
+        let shape = Shape { events: 3000, frames: 7, stacks: 90, slots: 64, hints: false };
+        let usual = load(&snapshot(style, shape));
+        let unusual = load(&snapshot(style, Shape { hints: true, ..shape }));
+        assert_eq!(unusual.devices[0].trace, usual.devices[0].trace, "{style:?}");
+        assert_eq!(unusual.devices[0].segments, usual.devices[0].segments);
+        assert_eq!(stacks(&unusual), stacks(&usual));
+        assert_eq!(unusual.symbols.texts(), usual.symbols.texts());
+    }
+}
+
+#[test]
 fn what_the_generator_means_is_what_is_read() {
     let events = 4096 + 3 * 10 + 1;
-    let loaded = load(&snapshot(Style::Cpp, Shape { events, frames: 4, stacks: 7 }));
+    let loaded = load(&snapshot(Style::Cpp, Shape { events, frames: 4, stacks: 7, ..Shape::default() }));
     let device = &loaded.devices[0];
     let actions: Vec<_> = (4094..4100).map(|row| device.trace.action(row)).collect();
     use EventAction::*;
@@ -83,7 +96,7 @@ fn what_the_generator_means_is_what_is_read() {
 
 #[test]
 fn the_generated_files_are_what_they_imitate() {
-    let shape = Shape { events: 4096 + 3000, frames: 5, stacks: 100 };
+    let shape = Shape { events: 4096 + 3000, frames: 5, stacks: 100, ..Shape::default() };
     for style in [Style::Own, Style::Cpp, Style::Python(2), Style::Python(4)] {
         let summary = viewer::check(&snapshot(style, shape)).expect("the viewer opens it");
         assert_eq!((summary.devices, summary.events), (1, 4096 + 2000));
