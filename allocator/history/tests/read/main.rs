@@ -5,4 +5,8 @@ mod packed;
 #[path = "../../examples/pickler/mod.rs"]
 mod pickler;
 mod pytorch;
+mod round_trip;
 mod styles;
+mod versions;
+#[path = "../snapshot/world.rs"]
+mod world;
