@@ -1,23 +1,23 @@
 //! Measures the reader on a file: `read_bench FILE [--python]`. With `--python` also `pickle.load` in the same run.
 //!
-//! Memory is the peak of the process above the bytes of the file, which a program would map. The first of three
-//! readings is the one that counts for memory; the fastest counts for time.
+//! Memory is the peak of the process above the bytes of the file, which a program would map. The first
+//! reading is the one that counts for memory; the fastest counts for time.
 
 use std::{env, fs, process::Command, process::ExitCode, time::Instant};
 
 use highwater_history::read::{Options, read};
 
+const ROUNDS: usize = 5;
+
 const PYTHON: &str = "
 import gc, pickle, resource, sys, time
 for collect in (False, True):
     gc.enable() if collect else gc.disable()
-    best = 1e9
-    for _ in range(1 if collect else 2):
-        start = time.perf_counter()
-        snapshot = pickle.load(open(sys.argv[1], 'rb'))
-        best = min(best, time.perf_counter() - start)
-        del snapshot
-    print(f'python pickle.load, gc {\"on\" if collect else \"off\"}: {best:.3f} s')
+    start, cpu = time.perf_counter(), time.process_time()
+    snapshot = pickle.load(open(sys.argv[1], 'rb'))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    del snapshot
+    print(f'python pickle.load, gc {\"on\" if collect else \"off\"}: {seconds:.3f} s, of which {cpu:.3f} s on a core')
 print(f'python peak: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB')
 ";
 
@@ -42,15 +42,15 @@ fn main() -> ExitCode {
 fn measure(file: &str) -> Result<(), Box<dyn std::error::Error>> {
     let bytes = fs::read(file)?;
     let before = peak_bytes().unwrap_or(0);
-    let mut fastest = f64::INFINITY;
-    for round in 0..3 {
+    let (mut fastest, mut least_cpu) = (f64::INFINITY, f64::INFINITY);
+    for round in 0..ROUNDS {
         let start = Instant::now();
         let cpu_before = cpu_seconds();
         let loaded = read(&bytes, &Options::default())?;
         let seconds = start.elapsed().as_secs_f64();
-        fastest = fastest.min(seconds);
         let rate = bytes.len() as f64 / seconds / 1e6;
         let cpu = cpu_seconds().zip(cpu_before).map_or(f64::NAN, |(after, before)| after - before);
+        (fastest, least_cpu) = (fastest.min(seconds), least_cpu.min(cpu));
         println!("read: {seconds:.3} s, of which {cpu:.3} s on a core, {rate:.0} MB/s");
         if round == 0 {
             let events = loaded.events();
@@ -62,7 +62,7 @@ fn measure(file: &str) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
-    println!("fastest: {fastest:.3} s");
+    println!("fastest: {fastest:.3} s, least on a core: {least_cpu:.3} s");
     Ok(())
 }
 

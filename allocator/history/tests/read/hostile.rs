@@ -222,6 +222,15 @@ fn what_is_listed_again_and_again_is_refused() {
 }
 
 #[test]
+fn marks_without_a_value_between_them_are_no_harm() {
+    for start in [&b"K\x01}(("[..], b"](}((", b"}(](((K\x01", b"((}K\x01(("] {
+        assert!(salvage(&pickle(&[start])).is_err());
+    }
+    let file = pickle(&[b"}", TRACES, b"](](", EVENT, b"}((("]);
+    assert_eq!(salvage(&file).expect("one event is complete").events(), 1);
+}
+
+#[test]
 fn a_stack_cannot_grow_behind_the_back_of_an_event() {
     let frame = b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01g\x8c\x04lineK\x01u";
     let event = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x02\x8c\x06framesh\x00u";

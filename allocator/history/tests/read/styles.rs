@@ -74,6 +74,23 @@ fn events_of_an_unusual_form_are_read_as_the_usual_ones() {
 }
 
 #[test]
+fn numbers_of_the_memo_need_not_follow_each_other() {
+    let file = b"\x80\x04}(\x8c\x0ddevice_traces](](\
+        }(\x8c\x06actionq\x00\x8c\x05allocq\x01\x8c\x04addrq\x02K\x01\x8c\x04sizeq\x03K\x07\
+        \x8c\x0fcompile_contextq\x04\x8c\x03N/Aq\x05u\
+        }(h\x00h\x01h\x02K\x02h\x03K\x07h\x04\x8c\x030/1q\x09u\
+        }(h\x00h\x01h\x02K\x03h\x03K\x07h\x04h\x09u\
+        }(h\x00h\x01h\x02K\x04h\x03K\x07h\x04\x8c\x030/2q\x04h\x03K\x08u\
+        eeu.";
+    let loaded = load(file);
+    let trace = &loaded.devices[0].trace;
+    let regions: Vec<_> =
+        (0..4).map(|row| trace.compile_context(row).map_or("", |text| loaded.symbols.text(text))).collect();
+    assert_eq!(regions, ["", "0/1", "0/1", "0/2"]);
+    assert_eq!((trace.addresses(), trace.bytes()), (&[1, 2, 3, 4][..], &[7, 7, 7, 8][..]));
+}
+
+#[test]
 fn what_the_generator_means_is_what_is_read() {
     let events = 4096 + 3 * 10 + 1;
     let loaded = load(&snapshot(Style::Cpp, Shape { events, frames: 4, stacks: 7, ..Shape::default() }));
