@@ -6,6 +6,8 @@
 //! Invariants: marks ascend and are at most the height of the stack; a failed instruction leaves both as they were, so
 //! that [`close`](Machine::close) can go on from there.
 
+use std::mem::discriminant;
+
 use super::{
     ReadError,
     heap::{Object, Value},
@@ -119,19 +121,22 @@ impl<'a> Machine<'a> {
         self.stack.first().copied()
     }
 
-    /// Appends items to a list, but for the last one if that is not complete.
+    /// Appends items to a list, but for what was being made at their end.
     fn append_complete(&mut self, list: Value, items: &mut Vec<Value>) {
-        let is_dict = |value| matches!(self.found.heap.object(value), Some(Object::Dict(_)));
-        if let [first, .., last] = items[..]
-            && is_dict(last)
-            && !is_dict(first)
-        {
-            items.pop();
-        }
-        if let Some(&last) = items.last()
-            && self.found.heap.object(last) == Some(Object::EmptyDict)
-        {
-            items.pop();
+        let object = |value| self.found.heap.object(value);
+        let first = items.first().and_then(|&first| object(first));
+        let is_alike = |item: &&Value| match (object(**item), first) {
+            (Some(item), Some(first)) => is_list(item) && is_list(first) || discriminant(&item) == discriminant(&first),
+            _ => false,
+        };
+        match first {
+            // Dictionaries of no known kind, e.g. annotations: only one that is empty is surely not complete.
+            None | Some(Object::EmptyDict | Object::Dict(_)) => {
+                if items.last().is_some_and(|&last| object(last) == Some(Object::EmptyDict)) {
+                    items.pop();
+                }
+            }
+            Some(_) => items.truncate(items.iter().take_while(is_alike).count()),
         }
         if self.append_items(list, items).is_err() && items.pop().is_some() {
             // What comes before an item that is wrong is good.
@@ -143,10 +148,7 @@ impl<'a> Machine<'a> {
     fn join_lists(&mut self, floor: usize) {
         while self.stack.len() > floor + 1 {
             let (list, item) = (self.stack[self.stack.len() - 2], self.stack[self.stack.len() - 1]);
-            let is_list = |value| {
-                matches!(self.found.heap.object(value), Some(Object::EmptyList | Object::List(_) | Object::Trace(_)))
-            };
-            if !is_list(list) || self.append_items(list, &[item]).is_err() {
+            if !self.found.heap.object(list).is_some_and(is_list) || self.append_items(list, &[item]).is_err() {
                 return;
             }
             self.stack.pop();
@@ -358,6 +360,11 @@ impl<'a> Machine<'a> {
         let mark = self.last_mark()?;
         self.stack[floor..mark].last().copied().ok_or_else(|| self.malformed("a value below the mark"))
     }
+}
+
+/// Whether it is a list that more lists or events may be appended to.
+fn is_list(object: Object) -> bool {
+    matches!(object, Object::EmptyList | Object::List(_) | Object::Trace(_))
 }
 
 /// An integer of more than eight bytes.

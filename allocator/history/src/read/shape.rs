@@ -123,18 +123,14 @@ impl Found {
         match object {
             Object::List(list) => self.heap.lists[list as usize].extend_from_slice(items),
             Object::Trace(trace) => {
-                let known = self.heap.traces[trace as usize].len();
-                let mut runs = std::mem::take(&mut self.heap.traces[trace as usize]);
-                let last = runs.last().cloned();
-                let all = add_all_rows(&self.heap, &mut runs, items);
-                if !all {
-                    runs.truncate(known);
-                    runs.last_mut().into_iter().zip(last).for_each(|(now, before)| *now = before);
-                }
-                self.heap.traces[trace as usize] = runs;
-                if !all {
+                // All or none, so that salvage can try again with fewer.
+                let is_event = |&item| matches!(self.heap.object(item), Some(Object::Event(_)));
+                if !items.iter().all(is_event) {
                     return malformed("events alone in a list of events");
                 }
+                let mut runs = std::mem::take(&mut self.heap.traces[trace as usize]);
+                add_all_rows(&self.heap, &mut runs, items);
+                self.heap.traces[trace as usize] = runs;
             }
             Object::Stack(stack) => {
                 let frames = self.symbols.stack(StackId(stack)).map(|frame| frame.0).collect();

@@ -231,12 +231,40 @@ fn marks_without_a_value_between_them_are_no_harm() {
 }
 
 #[test]
+fn an_event_that_is_filled_key_by_key_and_cut_is_left_out() {
+    for begun in [&b"}"[..], b"}\x8c\x06action\x8c\x05allocs", b"}\x8c\x06action\x8c\x05allocs\x8c\x04addr"] {
+        for between in [&b""[..], b"e(", b"e"] {
+            let file = pickle(&[b"}", TRACES, b"](](", EVENT, EVENT, between, begun]);
+            assert_eq!(salvage(&file).expect("two events are complete").events(), 2, "{begun:x?}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_before_a_wrong_item_is_good() {
+    for (wrong, events) in [(&b"K\x05"[..], 3), (b"](K\x05e", 3), (b"", 4)] {
+        let file = pickle(&[b"}", TRACES, b"](](", EVENT, EVENT, b"e(", EVENT, wrong, EVENT, b"ees"]);
+        assert_eq!(salvage(&file).expect("there are events").events(), events, "{wrong:x?}");
+    }
+}
+
+#[test]
 fn a_stack_cannot_grow_behind_the_back_of_an_event() {
     let frame = b"}(\x8c\x04name\x8c\x01f\x8c\x08filename\x8c\x01g\x8c\x04lineK\x01u";
     let event = b"}(\x8c\x06action\x8c\x05alloc\x8c\x04addrK\x01\x8c\x04sizeK\x02\x8c\x06framesh\x00u";
-    // The list is in the memo, is used by an event, and then gets another frame.
-    let file = pickle(&[b"]\x94(", frame, b"e0}", TRACES, b"](](", event, b"h\x00(", frame, b"e0ees."]);
-    assert!(matches!(fails(&file), ReadError::Malformed { .. }), "{}", fails(&file));
+    // The list is used by an event, and then gets another frame: through the memo, and where it lies.
+    let through_memo = pickle(&[b"]\x94(", frame, b"e0}", TRACES, b"](](", event, b"h\x00(", frame, b"e0ees."]);
+    let in_place = pickle(&[b"]\x94(", frame, b"e", event, b"0(", frame, b"e."]);
+    for file in [through_memo, in_place] {
+        match fails(&file) {
+            ReadError::Malformed { expected, .. } => assert!(expected.contains("a list"), "{expected}"),
+            error => panic!("{error}"),
+        }
+    }
+    // Before it is used it may grow.
+    let file = pickle(&[b"]\x94(", frame, b"e(", frame, b"e0}", TRACES, b"](](", event, b"ees."]);
+    let loaded = strict(&file).expect("the list is complete when it is used");
+    assert_eq!(loaded.symbols.stack(loaded.devices[0].trace.event(0).stack).count(), 2);
 }
 
 #[test]

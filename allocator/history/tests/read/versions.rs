@@ -330,6 +330,17 @@ fn a_key_of_the_wrong_type_is_named() {
 }
 
 #[test]
+fn the_first_key_that_tells_says_what_a_dictionary_is() {
+    let frame = Dict([("filename", Text("a.py")), ("action", Text("alloc"))].into_iter().chain(at(2)).collect());
+    let usual = || List(vec![Dict(vec![("name", Text("f")), ("filename", Text("a.py")), ("line", Int(1))])]);
+    let keys = || std::iter::once(("action", Text("alloc"))).chain(at(1));
+    let event = || Dict(keys().chain([("frames", usual())]).collect());
+    // All keys are known by number when the frame comes.
+    let file = file(vec![], vec![List(vec![event(), event(), frame])]);
+    assert!(matches!(fails(&file), ReadError::Needs { key: "device_traces", .. }), "{}", fails(&file));
+}
+
+#[test]
 fn a_key_that_comes_twice_has_its_last_value() {
     let twice = |key, first, last| with(with(at(1), key, first), key, last);
     let loaded = load(&events(vec![
