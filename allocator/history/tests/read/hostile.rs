@@ -243,7 +243,8 @@ fn an_event_that_is_filled_key_by_key_and_cut_is_left_out() {
 #[test]
 fn what_comes_before_a_wrong_item_is_good() {
     for (wrong, events) in [(&b"K\x05"[..], 3), (b"](K\x05e", 3), (b"", 4)] {
-        let file = pickle(&[b"}", TRACES, b"](](", EVENT, EVENT, b"e(", EVENT, wrong, EVENT, b"ees"]);
+        let file = pickle(&[b"}", TRACES, b"](](", EVENT, EVENT, b"e(", EVENT, wrong, EVENT, b"ees."]);
+        assert_eq!(strict(&file).is_err_and(|error| matches!(error, ReadError::Malformed { .. })), events == 3);
         assert_eq!(salvage(&file).expect("there are events").events(), events, "{wrong:x?}");
     }
 }
