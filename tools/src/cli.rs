@@ -62,6 +62,127 @@ pub(crate) enum Command {
     Kernels(KernelsArgs),
     /// Measure speed
     Bench(BenchArgs),
+    /// Replay memory snapshots as timed work against the allocator
+    #[command(
+        long_about = "Replay memory snapshots of PyTorch or of this project as timed work against the allocator.\n\n\
+                      The host asks for blocks and gives them back when the trace says; in between every stream is busy with \
+                      work on them, and the device is as far behind the host as --behind says. docs/replay.md tells what \
+                      that is, and what it is not.",
+        after_help = "Examples:\n  \
+                      highwater replay run.pickle\n  \
+                      highwater replay *.pickle.xz --behind 5000 --json | jq .utilization\n  \
+                      highwater replay run.pickle --limit 8000000000 --verify\n  \
+                      highwater replay --generate moe --behind 100000\n\n\
+                      Exit codes: 0 it ran · 1 memory ran out, or bytes were wrong · 2 bad input"
+    )]
+    Replay(ReplayArgs),
+    /// Prove how little memory a recorded program could do with, and tell how near allocators come
+    #[command(
+        after_help = "Examples:\n  highwater bound run.pickle\n  highwater bound run.pickle --json | jq .bound_bytes\n\n\
+                      Exit codes: 0 it ran · 1 it failed on the way · 2 bad input"
+    )]
+    Bound(BoundArgs),
+}
+
+/// Options of `highwater replay`.
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// Snapshots with a trace, plain or compressed (gzip, xz, zstd)
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshots: Vec<PathBuf>,
+
+    /// Replay a generated trace too
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub(crate) generate: Vec<Generated>,
+
+    /// What the work runs on
+    #[arg(long, value_enum, default_value_t = ReplayDevice::Sim)]
+    pub(crate) device: ReplayDevice,
+
+    /// What comes first where a wait on a stream would free memory: the wait, or more memory; by default as the allocator
+    #[arg(long, value_enum)]
+    pub(crate) policy: Option<Policy>,
+
+    /// Most physical memory to hold, bytes; by default the device's
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) limit: Option<u64>,
+
+    /// How far the device is behind the host, microseconds
+    #[arg(long, value_name = "US", default_value_t = 0)]
+    pub(crate) behind: u64,
+
+    /// Write a pattern into every block, and compare it at every use
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Print one JSON object a trace
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What a replay runs on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ReplayDevice {
+    /// A simulated GPU: a virtual clock, and what driver calls cost on an H200
+    Sim,
+    /// GPU 0
+    Cuda,
+}
+
+/// What comes first where a wait on a stream would free memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Policy {
+    /// More memory
+    Grow,
+    /// The wait
+    Wait,
+}
+
+impl Policy {
+    /// As the allocator's settings call it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Policy::Grow => "grow",
+            Policy::Wait => "wait",
+        }
+    }
+}
+
+/// Traces that are made up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Generated {
+    /// Training on sequences of any length
+    Varlen,
+    /// Batches that another stream brings
+    Prefetch,
+    /// Experts with another number of tokens each step, on three streams
+    Moe,
+    /// Requests with caches that grow
+    Inference,
+}
+
+impl Generated {
+    /// What the trace is called.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Generated::Varlen => "varlen",
+            Generated::Prefetch => "prefetch",
+            Generated::Moe => "moe",
+            Generated::Inference => "inference",
+        }
+    }
+}
+
+/// Options of `highwater bound`.
+#[derive(Debug, Args)]
+pub(crate) struct BoundArgs {
+    /// A snapshot with a trace, plain or compressed (gzip, xz, zstd)
+    #[arg(value_name = "SNAPSHOT")]
+    pub(crate) snapshot: PathBuf,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `highwater bench`.

@@ -45,6 +45,22 @@ pub(crate) enum Failure {
     /// A measurement failed.
     #[error("{0}, measuring")]
     Bench(Box<dyn std::error::Error + Send + Sync>),
+    /// A trace could not be replayed to its end, or the allocator broke its contract.
+    #[error("{reason}, replaying {trace}")]
+    Replay {
+        /// The file, or the name of the generated trace.
+        trace: String,
+        /// Why.
+        reason: String,
+    },
+    /// What was claimed to be proven is not.
+    #[error("{reason}, checking the certificate of {trace}")]
+    Certificate {
+        /// The file.
+        trace: String,
+        /// Why.
+        reason: String,
+    },
     /// Kernels keep registers in memory.
     #[error(
         "{spilling} kernels spill registers on {arch}, see the lines that say so; give them fewer threads or less work"
@@ -125,6 +141,26 @@ pub(crate) enum InputError {
         micro_batch: u64,
         /// `--ranks`.
         ranks: u32,
+    },
+    /// No trace to replay.
+    #[error("there is nothing to replay; give SNAPSHOT files, or --generate")]
+    NothingToReplay,
+    /// A snapshot that cannot be used.
+    #[error("{reason}, {}; give a memory snapshot of PyTorch or of this project that holds a trace", path.display())]
+    Snapshot {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A replay on a GPU.
+    #[error("replays run on the simulated device, --device cuda; leave --device out")]
+    ReplayOnGpu,
+    /// The allocator cannot be told the policy.
+    #[error("this allocator knows no policy, --policy{}; leave --policy out", policy.map(|name| format!(" {name}")).unwrap_or_default())]
+    NoPolicy {
+        /// `--policy`.
+        policy: Option<&'static str>,
     },
     /// There is no GPU, or something that it needs is missing.
     #[error("{0}; highwater doctor tells more")]
@@ -230,6 +266,8 @@ impl Failure {
             | Failure::Print(_)
             | Failure::Kernels(_)
             | Failure::Missing { .. }
+            | Failure::Replay { .. }
+            | Failure::Certificate { .. }
             | Failure::Spills { .. }
             | Failure::Bench(_)
             | Failure::Report(_)

@@ -9,11 +9,13 @@
 //! Results go to stdout, all else to stderr. A reader that closes either of them early is no error.
 
 mod bench;
+mod bound;
 mod cli;
 mod doctor;
 mod failure;
 mod kernels;
 mod output;
+mod replay;
 #[cfg(test)]
 mod scratch;
 mod train;
@@ -44,6 +46,8 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Kernels(arguments) => kernels::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
+        Command::Replay(arguments) => replay::run(arguments),
+        Command::Bound(arguments) => bound::run(arguments),
     };
     done.map_or_else(|failure| failure.tell(), |()| ExitCode::SUCCESS)
 }

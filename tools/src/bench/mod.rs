@@ -1,6 +1,7 @@
 //! `highwater bench`: speed, measured.
 
 mod kernels;
+pub(crate) mod workloads;
 
 use crate::cli::{BenchArgs, BenchWhat};
 use crate::failure::Failure;

@@ -1,0 +1,389 @@
+//! A script against an allocator on the simulated device.
+//!
+//! The host does each step at its time, and what the allocator's calls cost comes on top. Between two steps every stream
+//! is busy: one operation as long as the pause, which writes the blocks that are new on the stream and reads its newest
+//! old ones. A block is read once more directly before it is given back. A block that another stream still uses then gets
+//! an operation there that ends when its use does. Each operation starts at the earliest as long after its submission as
+//! the device is said to be behind; where the stream would be earlier, it is given something to do before.
+//!
+//! So there is no idle time in which a wait or a pause of the host could hide, and the device never catches up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+use highwater::device::sim::{Hazard, SimCluster, SimConfig, SimDevice};
+use highwater::device::{Cost, CostModel, Device, DeviceError, Executed, StreamId};
+use highwater::{AllocError, Allocator, Buffer, Settings, SettingsError, Stream, StreamError};
+
+use super::counters::Counters;
+use super::ideal::Ideal;
+use super::meter::{Meter, Reading};
+use super::script::{Block, BlockNo, Script, StreamNo, What};
+use super::verify::{self, Findings, Mismatch};
+
+/// Steps from one look at what was executed to the next.
+const LOOK_STEPS: usize = 4096;
+/// Old blocks that the work between two steps reads.
+const READ_BLOCKS: usize = 2;
+
+/// How a script is driven.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// How far the device is behind the host, ns.
+    pub(crate) behind_ns: u64,
+    /// Whether the blocks' bytes are written and compared.
+    pub(crate) verify: bool,
+    /// The allocator's settings.
+    pub(crate) settings: Settings,
+    /// What the device's calls cost.
+    pub(crate) cost: CostModel,
+}
+
+impl Options {
+    /// The costs of one H200, but for launches: the pauses of a trace hold those of the program that was recorded.
+    pub(crate) fn new(behind_ns: u64, verify: bool, settings: Settings) -> Self {
+        Options { behind_ns, verify, settings, cost: CostModel { launch_ns: 0, ..CostModel::default() } }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// The allocator's counters at the end.
+    pub(crate) counters: Counters,
+    /// From the first step to the end of the last operation, ns.
+    pub(crate) makespan_ns: u64,
+    /// The same with unlimited memory, ns.
+    pub(crate) ideal_ns: u64,
+    /// Time that streams stood still for waits that are not the program's, ns, over all streams.
+    pub(crate) added_wait_ns: u64,
+    /// What the device's calls cost until the end, and until half of the steps were done.
+    pub(crate) calls: Reading,
+    /// Driver memory calls when half of the steps were done.
+    pub(crate) page_calls_first_half: u64,
+    /// Host time of each request, ns, in order.
+    pub(crate) alloc_ns: Vec<u64>,
+    /// Host time of all frees, ns, and how many there were.
+    pub(crate) free_ns: u64,
+    /// Frees.
+    pub(crate) frees: u64,
+    /// Operations that ran at the same time on the same bytes, one of them writing.
+    pub(crate) hazards: Vec<Hazard>,
+    /// Bytes that were not what had been written.
+    pub(crate) mismatches: Vec<Mismatch>,
+}
+
+/// Why a script could not be driven to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DriveError {
+    /// A request failed.
+    #[error("event {row}: {source}")]
+    Alloc {
+        /// Row of the event.
+        row: usize,
+        /// Why.
+        source: AllocError,
+    },
+    /// Work could not be submitted.
+    #[error("event {row}: {source}")]
+    Work {
+        /// Row of the event.
+        row: usize,
+        /// Why.
+        source: StreamError,
+    },
+    /// The allocator could not be made.
+    #[error("{0}")]
+    Settings(#[from] SettingsError),
+    /// The device failed.
+    #[error("{0}")]
+    Device(#[from] DeviceError),
+}
+
+/// Drives a script on a new simulated device. `seen` is told how many steps are done.
+///
+/// # Errors
+/// When a request fails, or the device does.
+pub(crate) fn drive(script: &Script, options: &Options, seen: &mut dyn FnMut(usize)) -> Result<Outcome, DriveError> {
+    let mut stage = Stage::new(script, options)?;
+    let mut page_calls_first_half = 0;
+    for (index, step) in script.steps.iter().enumerate() {
+        let done = stage.pass_time(step.at_ns).and_then(|()| match step.what {
+            What::Alloc(block) => Ok(Some(block)),
+            What::Free(block) => stage.free(block).map(|()| None),
+        });
+        let asked = done.map_err(|source| DriveError::Work { row: step.row, source })?;
+        if let Some(block) = asked {
+            stage.alloc(block).map_err(|source| DriveError::Alloc { row: step.row, source })?;
+        }
+        if index + 1 == script.steps.len() / 2 {
+            page_calls_first_half = stage.meter.read().page_calls;
+        }
+        if (index + 1) % LOOK_STEPS == 0 {
+            stage.executed.look(stage.cluster.take_timeline());
+            seen(index + 1);
+        }
+    }
+    let last = script.steps.last().map_or(0, |step| step.row);
+    stage.pass_time(script.span_ns).map_err(|source| DriveError::Work { row: last, source })?;
+    stage.finish(page_calls_first_half)
+}
+
+/// A stream with what it was given.
+struct Lane {
+    stream: Stream,
+    /// Whether it has had anything to do.
+    active: bool,
+    /// Blocks that no operation has written yet.
+    new: Vec<BlockNo>,
+    /// The newest blocks that have been written, the newest last.
+    old: VecDeque<BlockNo>,
+    /// Time of the script up to which it is busy, ns.
+    busy_until_ns: u64,
+    /// When its work ends, ns of the device's clock, if it waits for nobody.
+    ends_ns: u64,
+}
+
+/// The device, the allocator, and the program's state.
+struct Stage<'a> {
+    script: &'a Script,
+    options: &'a Options,
+    device: Arc<SimDevice>,
+    cluster: SimCluster,
+    meter: Arc<Meter>,
+    allocator: Allocator,
+    lanes: Vec<Lane>,
+    buffers: Vec<Option<Buffer<u8>>>,
+    ideal: Ideal,
+    executed: Watch,
+    findings: Findings,
+    /// Host time at the beginning, ns of the device's clock.
+    start_ns: u64,
+    /// Time of the script, ns.
+    now_ns: u64,
+    alloc_ns: Vec<u64>,
+    free_ns: u64,
+    frees: u64,
+}
+
+impl<'a> Stage<'a> {
+    fn new(script: &'a Script, options: &'a Options) -> Result<Self, DriveError> {
+        let cost = options.cost.clone();
+        let config = SimConfig { cost, bodies: options.verify, timeline: true, workers: 0, ..SimConfig::default() };
+        let device = SimDevice::new(config);
+        let meter = Meter::new(device.clone());
+        let allocator = Allocator::with_settings(meter.clone(), options.settings.clone())?;
+        let mut lanes = Vec::new();
+        for name in &script.streams {
+            let stream = allocator.create_stream(name).map_err(|source| DriveError::Work { row: 0, source })?;
+            let (new, old) = (Vec::new(), VecDeque::new());
+            lanes.push(Lane { stream, active: false, new, old, busy_until_ns: 0, ends_ns: 0 });
+        }
+        let start_ns = device.now_ns();
+        Ok(Stage {
+            script,
+            options,
+            cluster: device.cluster(),
+            device,
+            meter,
+            allocator,
+            buffers: std::iter::repeat_with(|| None).take(script.blocks.len()).collect(),
+            ideal: Ideal::new(lanes.len(), options.behind_ns),
+            executed: Watch::default(),
+            findings: Findings::default(),
+            lanes,
+            start_ns,
+            now_ns: 0,
+            alloc_ns: Vec::with_capacity(script.blocks.len()),
+            free_ns: 0,
+            frees: 0,
+        })
+    }
+
+    /// Goes on to a time of the script: every stream is busy until then.
+    fn pass_time(&mut self, until_ns: u64) -> Result<(), StreamError> {
+        if until_ns == self.now_ns {
+            return Ok(());
+        }
+        for lane in 0..self.lanes.len() {
+            let Lane { active, busy_until_ns, ref mut new, ref old, .. } = self.lanes[lane];
+            let duration_ns = until_ns.saturating_sub(busy_until_ns.max(self.now_ns));
+            if active && (duration_ns > 0 || !new.is_empty()) {
+                let new = std::mem::take(new);
+                let read: Vec<_> = old.iter().rev().take(READ_BLOCKS).copied().collect();
+                self.work(lane, "work", duration_ns, &new, &read)?;
+                self.written(lane, &new);
+            }
+        }
+        self.device.host_work(until_ns - self.now_ns);
+        self.now_ns = until_ns;
+        Ok(())
+    }
+
+    /// Blocks have been written.
+    fn written(&mut self, lane: StreamNo, blocks: &[BlockNo]) {
+        let old = &mut self.lanes[lane].old;
+        old.extend(blocks);
+        let excess = old.len().saturating_sub(READ_BLOCKS);
+        old.drain(..excess);
+    }
+
+    fn alloc(&mut self, block: BlockNo) -> Result<(), AllocError> {
+        let Block { bytes, owner, .. } = self.script.blocks[block];
+        let len =
+            usize::try_from(bytes).map_err(|_| AllocError::TooLarge { elements: usize::MAX, element_bytes: 1 })?;
+        let stream = self.lanes[owner].stream.clone();
+        let (buffer, took_ns) = self.timed(|_| stream.alloc::<u8>(len));
+        self.buffers[block] = Some(buffer?);
+        self.alloc_ns.push(took_ns);
+        let lane = &mut self.lanes[owner];
+        lane.active = true;
+        lane.new.push(block);
+        Ok(())
+    }
+
+    fn free(&mut self, block: BlockNo) -> Result<(), StreamError> {
+        let Block { owner, used, .. } = self.script.blocks[block];
+        if let Some(place) = self.lanes[owner].new.iter().position(|&new| new == block) {
+            self.lanes[owner].new.remove(place);
+            self.work(owner, "first use", 0, &[block], &[])?;
+        }
+        if let Some((user, until_ns)) = used {
+            self.use_elsewhere(owner, user, until_ns, block)?;
+        }
+        self.work(owner, "last use", 0, &[], &[block])?;
+        self.lanes[owner].old.retain(|&old| old != block);
+        let buffer = self.buffers[block].take();
+        let ((), took_ns) = self.timed(|_| drop(buffer));
+        self.free_ns += took_ns;
+        self.frees += 1;
+        Ok(())
+    }
+
+    /// Another stream uses a block until a time of the script. The program orders it after the owner itself.
+    fn use_elsewhere(
+        &mut self,
+        owner: StreamNo,
+        user: StreamNo,
+        until_ns: u64,
+        block: BlockNo,
+    ) -> Result<(), StreamError> {
+        self.lanes[user].active = true;
+        // First up to where the device is: what comes behind the wait is not held back once more.
+        self.hold_back(user, 0)?;
+        self.ideal.wait(user, owner, self.now_ns);
+        self.lanes[user].stream.wait_stream(&self.lanes[owner].stream)?;
+        self.lanes[user].ends_ns = self.lanes[user].ends_ns.max(self.lanes[owner].ends_ns);
+        let free_from_ns = self.lanes[user].busy_until_ns.max(self.now_ns);
+        self.work(user, "use", until_ns.saturating_sub(free_from_ns), &[], &[block])?;
+        self.lanes[user].busy_until_ns = free_from_ns.max(until_ns);
+        Ok(())
+    }
+
+    /// Submits an operation that writes some blocks and reads others.
+    fn work(
+        &mut self,
+        lane: StreamNo,
+        name: &'static str,
+        duration_ns: u64,
+        write: &[BlockNo],
+        read: &[BlockNo],
+    ) -> Result<(), StreamError> {
+        self.ideal.work(lane, self.now_ns, duration_ns);
+        self.hold_back(lane, duration_ns)?;
+        let stream = &self.lanes[lane].stream;
+        let mut launch = stream.launch(name, Cost::exact(duration_ns));
+        let mut operands = Vec::new();
+        for (blocks, writes) in [(write, true), (read, false)] {
+            for &block in blocks {
+                let buffer = self.buffers[block].as_ref().expect("only live blocks are used");
+                let pieces = match self.options.verify {
+                    true => verify::pieces(buffer.bytes()),
+                    false => std::iter::once(0..buffer.bytes()).collect(),
+                };
+                for piece in pieces {
+                    let view = buffer.slice(piece.start as usize..piece.end as usize);
+                    launch = if writes { launch.write(view) } else { launch.read(view) };
+                    operands.push((block, piece, writes));
+                }
+            }
+        }
+        if self.options.verify {
+            let findings = self.findings.clone();
+            launch = launch.body(move |bytes| {
+                for ((block, piece, writes), bytes) in operands.iter().zip(bytes) {
+                    match writes {
+                        true => verify::fill(*block, piece, bytes),
+                        false => verify::check(*block, piece, bytes, &findings),
+                    }
+                }
+            });
+        }
+        launch.submit()
+    }
+
+    /// Gives the stream something to do until the device is as far behind as it should be, and counts what comes next.
+    fn hold_back(&mut self, lane: StreamNo, next_ns: u64) -> Result<(), StreamError> {
+        let submitted_ns = self.device.now_ns();
+        let lane = &mut self.lanes[lane];
+        let ready_ns = lane.ends_ns.max(submitted_ns);
+        let start_ns = ready_ns.max(submitted_ns + self.options.behind_ns);
+        lane.ends_ns = start_ns + next_ns;
+        if start_ns > ready_ns {
+            lane.stream.launch("behind", Cost::exact(start_ns - ready_ns)).submit()?;
+        }
+        Ok(())
+    }
+
+    /// Does something, and says what it took of the host: in real time, but for the device's calls, which take what the
+    /// device's clock says.
+    fn timed<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> (R, u64) {
+        let (before, start) = (self.meter.read(), Instant::now());
+        let done = act(self);
+        let real_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let after = self.meter.read();
+        let own_ns = real_ns.saturating_sub(after.real_ns - before.real_ns);
+        (done, own_ns + (after.host_ns - before.host_ns))
+    }
+
+    fn finish(mut self, page_calls_first_half: u64) -> Result<Outcome, DriveError> {
+        let (counters, calls) = (Counters::of(&self.allocator), self.meter.read());
+        self.cluster.settle()?;
+        self.executed.look(self.cluster.take_timeline());
+        Ok(Outcome {
+            counters,
+            makespan_ns: self.executed.last_ns.saturating_sub(self.start_ns),
+            ideal_ns: self.ideal.makespan_ns(),
+            added_wait_ns: self.executed.waited_ns.saturating_sub(self.ideal.waited_ns()),
+            calls,
+            page_calls_first_half,
+            alloc_ns: std::mem::take(&mut self.alloc_ns),
+            free_ns: self.free_ns,
+            frees: self.frees,
+            hazards: self.cluster.hazards(),
+            mismatches: self.findings.take(),
+        })
+    }
+}
+
+/// What is learnt from operations that were executed.
+#[derive(Default)]
+struct Watch {
+    ends_ns: BTreeMap<StreamId, u64>,
+    /// Time that streams have stood still although they had something to do.
+    waited_ns: u64,
+    last_ns: u64,
+}
+
+impl Watch {
+    /// `timeline` holds what came since the last look, of each stream in order.
+    fn look(&mut self, timeline: Vec<Executed>) {
+        for executed in timeline {
+            let end_ns = self.ends_ns.entry(executed.stream).or_default();
+            self.waited_ns += executed.start_ns.saturating_sub((*end_ns).max(executed.submitted_ns));
+            *end_ns = executed.end_ns;
+            self.last_ns = self.last_ns.max(executed.end_ns);
+        }
+    }
+}

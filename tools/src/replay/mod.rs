@@ -1,0 +1,140 @@
+//! `highwater replay`: a recorded trace as timed work against the allocator.
+//!
+//! `script` turns a trace into steps of a host, `load` a file into a script, and `generate` makes scripts that nobody
+//! recorded. `drive` plays one on the simulated device through `meter`, which prices the device's calls; `verify` fills
+//! and compares blocks, `ideal` says what unlimited memory would take, `counters` reads the allocator, and `report` tells.
+//! `docs/replay.md` says what a replay is, and what it is not.
+
+pub(crate) mod counters;
+pub(crate) mod drive;
+mod generate;
+mod ideal;
+pub(crate) mod load;
+mod meter;
+pub(crate) mod report;
+pub(crate) mod script;
+mod verify;
+
+use highwater::{Settings, SettingsError};
+
+use crate::cli::{Policy, ReplayArgs, ReplayDevice};
+use crate::failure::{Failure, InputError};
+use crate::output;
+use drive::{DriveError, Options, Outcome, drive};
+use load::Recorded;
+use report::Report;
+use script::Script;
+
+/// Replays each file and tells what came of it.
+///
+/// # Errors
+/// When the input is bad, memory runs out, or the allocator broke its contract.
+pub(crate) fn run(arguments: &ReplayArgs) -> Result<(), Failure> {
+    if arguments.device == ReplayDevice::Cuda {
+        return Err(InputError::ReplayOnGpu.into());
+    }
+    let options = options(arguments)?;
+    for (trace, script) in scripts(arguments)? {
+        let outcome = play(&trace, &script, &options, arguments.json)?;
+        let broken = Broken::of(&outcome, &script);
+        let report = Report::new(trace.clone(), &script, arguments.behind, arguments.verify, outcome);
+        output::print(&if arguments.json { report.json() } else { report.text() }).map_err(Failure::Print)?;
+        if let Some(broken) = broken {
+            return Err(Failure::Replay { trace, reason: broken.0 });
+        }
+    }
+    Ok(())
+}
+
+/// The scripts that are asked for, each with its name. All are read before the first is played.
+fn scripts(arguments: &ReplayArgs) -> Result<Vec<(String, Script)>, InputError> {
+    let generated = arguments.generate.iter().map(|kind| Ok((kind.name().to_owned(), generate::script(*kind))));
+    let recorded =
+        arguments.snapshots.iter().map(|path| Ok((path.display().to_string(), Recorded::open(path)?.script)));
+    let scripts: Vec<_> = recorded.chain(generated).collect::<Result<_, InputError>>()?;
+    if scripts.is_empty() { Err(InputError::NothingToReplay) } else { Ok(scripts) }
+}
+
+/// How the scripts are to be played.
+fn options(arguments: &ReplayArgs) -> Result<Options, InputError> {
+    let settings = settings(arguments.policy, arguments.limit)?;
+    let behind_ns = arguments.behind.checked_mul(1000).filter(|&ns| ns <= LONGEST_BEHIND_NS);
+    let too_large =
+        InputError::TooLarge { value: arguments.behind, option: "--behind", limit: LONGEST_BEHIND_NS / 1000 };
+    Ok(Options::new(behind_ns.ok_or(too_large)?, arguments.verify, settings))
+}
+
+/// An hour.
+const LONGEST_BEHIND_NS: u64 = 3_600_000_000_000;
+
+/// The environment's settings, with a limit and a policy on top.
+fn settings(policy: Option<Policy>, limit_bytes: Option<u64>) -> Result<Settings, InputError> {
+    let environment = Settings::from_environment().map_err(|error| InputError::Settings(error.to_string()))?;
+    let pairs: Vec<_> = environment.pairs().into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    let mut text = pairs.join(",");
+    if let Some(limit) = limit_bytes {
+        if limit == 0 {
+            return Err(InputError::Zero { what: "number of bytes", option: "--limit" });
+        }
+        text = format!("{text},memory_limit_bytes:{limit}");
+    }
+    if let Some(policy) = policy {
+        text = format!("{text},{POLICY}:{}", policy.name());
+    }
+    Settings::parse(&text).map_err(|error| match error {
+        SettingsError::UnknownKey { key, .. } if key == POLICY => {
+            InputError::NoPolicy { policy: policy.map(Policy::name) }
+        }
+        error => InputError::Settings(error.to_string()),
+    })
+}
+
+/// The allocator's setting that says what comes first when memory of other streams could be had by a wait.
+const POLICY: &str = "policy";
+
+/// Plays one script, with progress on stderr.
+fn play(trace: &str, script: &Script, options: &Options, quiet: bool) -> Result<Outcome, Failure> {
+    let bar = bar(script.steps.len(), quiet);
+    let outcome = drive(script, options, &mut |steps| bar.set_position(steps as u64));
+    bar.finish_and_clear();
+    outcome.map_err(|error| Failure::Replay { trace: trace.to_owned(), reason: error.to_string() })
+}
+
+/// A bar on a terminal, and nothing elsewhere.
+fn bar(steps: usize, quiet: bool) -> indicatif::ProgressBar {
+    use std::io::IsTerminal;
+    if quiet || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let style =
+        indicatif::ProgressStyle::with_template("{bar:30} {pos}/{len} steps").expect("the template is well-formed");
+    indicatif::ProgressBar::new(steps as u64).with_style(style)
+}
+
+/// How the allocator broke its contract, in words.
+struct Broken(String);
+
+impl Broken {
+    fn of(outcome: &Outcome, script: &Script) -> Option<Broken> {
+        if let Some(wrong) = outcome.mismatches.first() {
+            let verify::Mismatch { block, offset, found, expected } = *wrong;
+            let bytes = script.blocks[block].bytes;
+            return Some(Broken(format!(
+                "{} reads found bytes that were not what had been written, the first in block {block} of {bytes} bytes: \
+                 {found:#04x} instead of {expected:#04x} at offset {offset}",
+                outcome.mismatches.len()
+            )));
+        }
+        let hazard = outcome.hazards.first()?;
+        Some(Broken(format!("{} races on memory, the first: {hazard:?}", outcome.hazards.len())))
+    }
+}
+
+/// Plays a script as it is without options: the physical memory that the allocator holds at most, bytes.
+///
+/// # Errors
+/// When memory runs out.
+pub(crate) fn reserved_bytes(script: &Script) -> Result<u64, DriveError> {
+    let outcome = drive(script, &Options::new(0, false, Settings::default()), &mut |_| ())?;
+    Ok(outcome.counters.peak_reserved_bytes)
+}
