@@ -202,6 +202,18 @@ pub(crate) enum BenchWhat {
                       Exit codes: 0 it ran · 1 it failed on the way · 2 bad input, or no GPU"
     )]
     Kernels(BenchKernelsArgs),
+    /// Blocks of random sizes that come and go, on the simulated device: how full memory is, and how long a request takes
+    #[command(after_help = "Examples:\n  highwater bench churn\n  highwater bench churn --json | jq .utilization\n\n\
+                      Exit codes: 0 it ran · 1 it failed on the way · 2 bad input")]
+    Churn(BenchChurnArgs),
+}
+
+/// Options of `highwater bench churn`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchChurnArgs {
+    /// Print one JSON object a workload
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `highwater bench kernels`.

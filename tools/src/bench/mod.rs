@@ -1,5 +1,6 @@
 //! `highwater bench`: speed, measured.
 
+mod churn;
 mod kernels;
 pub(crate) mod workloads;
 
@@ -13,5 +14,6 @@ use crate::failure::Failure;
 pub(crate) fn run(arguments: &BenchArgs) -> Result<(), Failure> {
     match arguments.what {
         BenchWhat::Kernels(ref arguments) => kernels::run(arguments),
+        BenchWhat::Churn(ref arguments) => churn::run(arguments),
     }
 }

@@ -387,3 +387,158 @@ impl Watch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Generated;
+    use crate::replay::generate;
+
+    fn options(behind_us: u64) -> Options {
+        Options::new(behind_us * 1000, false, Settings::default())
+    }
+
+    fn play(script: &Script, options: &Options) -> Outcome {
+        drive(script, options, &mut |_| ()).unwrap()
+    }
+
+    #[test]
+    fn an_allocator_that_costs_nothing_takes_as_long_as_unlimited_memory() {
+        let script = generate::script(Generated::Varlen);
+        for behind_us in [0, 5000, 100_000] {
+            let outcome = play(&script, &Options { cost: CostModel::free(), ..options(behind_us) });
+            assert_eq!(outcome.makespan_ns, outcome.ideal_ns);
+            assert_eq!(outcome.makespan_ns, script.span_ns + behind_us * 1000);
+            assert_eq!((outcome.added_wait_ns, outcome.calls.page_ns), (0, 0));
+        }
+    }
+
+    #[test]
+    fn the_programs_own_waits_are_not_the_allocators() {
+        // Two blocks, each used by the other stream for longer than it lives, and nothing that could take their place.
+        let mut script = crate::bound::tests::script_of(&[(100, 0, 10_000), (200, 2000, 12_000)]);
+        script.blocks[0].used = Some((1, 14_000));
+        script.blocks[1].owner = 1;
+        script.blocks[1].used = Some((0, 19_000));
+        for behind_us in [0, 5000] {
+            let outcome = play(&script, &Options { cost: CostModel::free(), ..options(behind_us) });
+            assert_eq!((outcome.makespan_ns, outcome.added_wait_ns), (outcome.ideal_ns, 0));
+            assert_eq!(outcome.makespan_ns, 19_000 + 2000 + behind_us * 1000, "2000 for the other stream's backlog");
+        }
+    }
+
+    #[test]
+    fn what_driver_calls_take_comes_on_top_of_the_programs_time() {
+        let script = generate::script(Generated::Varlen);
+        let outcome = play(&script, &options(0));
+        assert!(outcome.calls.page_ns > 0);
+        assert_eq!(outcome.makespan_ns, script.span_ns + outcome.calls.host_ns - BEFORE_NS);
+        // The stream's creation, and the question for the device's memory.
+        const BEFORE_NS: u64 = 20_000 + 6_600;
+    }
+
+    #[test]
+    fn counters_and_script_agree() {
+        for kind in [Generated::Varlen, Generated::Prefetch, Generated::Moe, Generated::Inference] {
+            let script = generate::script(kind);
+            let outcome = play(&script, &options(5000));
+            assert_eq!(outcome.counters.peak_live_bytes, script.peak_live_bytes());
+            assert_eq!(outcome.alloc_ns.len(), script.blocks.len());
+            let freed = script.blocks.iter().filter(|block| block.freed_ns.is_some()).count();
+            assert_eq!(outcome.frees, freed as u64);
+            assert_eq!(outcome.hazards.len(), 0, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_hold_what_was_written() {
+        for kind in [Generated::Prefetch, Generated::Moe] {
+            let outcome = play(&generate::script(kind), &Options { verify: true, ..options(5000) });
+            assert_eq!((outcome.mismatches.len(), outcome.hazards.len()), (0, 0), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_byte_that_somebody_else_writes_is_found() {
+        let script = generate::script(Generated::Varlen);
+        let options = Options { verify: true, ..options(0) };
+        for corrupt in [false, true] {
+            let mut stage = Stage::new(&script, &options).unwrap();
+            stage.alloc(1).unwrap();
+            stage.pass_time(1000).unwrap();
+            if corrupt {
+                let view = stage.buffers[1].as_ref().unwrap().slice((5 << 20)..(5 << 20) + 1);
+                let launch = stage.lanes[0].stream.launch("corrupt", Cost::exact(0)).read_write(view);
+                launch.body(|bytes| bytes[0].as_bytes_mut()[0] ^= 1).submit().unwrap();
+            }
+            stage.free(1).unwrap();
+            let outcome = stage.finish(0).unwrap();
+            let found: Vec<_> = outcome.mismatches.iter().map(|wrong| (wrong.block, wrong.offset)).collect();
+            assert_eq!(found, if corrupt { vec![(1, 5 << 20)] } else { Vec::new() });
+        }
+    }
+
+    #[test]
+    fn work_of_two_streams_on_one_block_at_once_is_found() {
+        let script = generate::script(Generated::Prefetch);
+        let options = options(0);
+        let mut stage = Stage::new(&script, &options).unwrap();
+        stage.alloc(0).unwrap();
+        stage.pass_time(1000).unwrap();
+        // Past the allocator, which would order it.
+        let address = stage.buffers[0].as_ref().unwrap().device_address();
+        let operand = highwater::device::Operand {
+            range: highwater::device::ByteRange::new(address, 1),
+            access: highwater::device::Access::Write,
+        };
+        let operation = highwater::device::Operation {
+            name: "intrude".into(),
+            tag: 0,
+            cost: Cost::exact(500),
+            operands: vec![operand],
+            body: highwater::device::Body::Nothing,
+        };
+        let other = stage.lanes[0].stream.id();
+        stage.pass_time(2000).unwrap();
+        stage.device.launch(other, operation).unwrap();
+        stage.pass_time(3000).unwrap();
+        assert_eq!(stage.finish(0).unwrap().hazards.len(), 1);
+    }
+
+    #[test]
+    fn the_device_stays_behind_by_as_much_as_was_said() {
+        let script = generate::script(Generated::Varlen);
+        for behind_us in [0, 5000] {
+            let options = options(behind_us);
+            let mut stage = Stage::new(&script, &options).unwrap();
+            for step in &script.steps[..400] {
+                stage.pass_time(step.at_ns).unwrap();
+                match step.what {
+                    What::Alloc(block) => stage.alloc(block).unwrap(),
+                    What::Free(block) => stage.free(block).unwrap(),
+                }
+            }
+            stage.cluster.settle().unwrap();
+            let timeline = stage.cluster.take_timeline();
+            let late = |executed: &Executed| executed.start_ns - executed.submitted_ns;
+            let work: Vec<_> = timeline.iter().filter(|executed| executed.name != "behind").collect();
+            assert!(work.len() > 150, "{}", work.len());
+            assert!(work.iter().all(|executed| late(executed) >= behind_us * 1000));
+            assert!(work.iter().all(|executed| late(executed) < behind_us * 1000 + 1_000_000), "and not by much more");
+        }
+    }
+
+    #[test]
+    fn a_limit_is_kept_or_the_event_is_named() {
+        let script = generate::script(Generated::Varlen);
+        let peak_bytes = script.peak_live_bytes();
+        let with = |limit_bytes: u64| {
+            let settings = Settings::builder().memory_limit_bytes(limit_bytes).build().unwrap();
+            drive(&script, &Options::new(0, false, settings), &mut |_| ())
+        };
+        let limit_bytes = peak_bytes + (64 << 20);
+        assert!(with(limit_bytes).unwrap().counters.peak_reserved_bytes <= limit_bytes);
+        let Err(DriveError::Alloc { row, .. }) = with(peak_bytes / 2) else { panic!("it cannot be met") };
+        assert!(row > 0 && matches!(script.steps[row].what, What::Alloc(_)));
+    }
+}

@@ -205,3 +205,33 @@ impl Device for Meter {
         self.call(|device| device.copy_to_host(stream, destination, offset, source, bytes)).0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use highwater::device::CostModel;
+    use highwater::device::sim::{SimConfig, SimDevice};
+
+    use super::*;
+
+    #[test]
+    fn calls_on_memory_are_told_apart_and_cost_what_the_model_says() {
+        let meter = Meter::new(SimDevice::new(SimConfig::default()));
+        let bytes = meter.properties().granularity_bytes;
+        let address = meter.reserve(2 * bytes).unwrap();
+        for index in 0..2 {
+            let page = meter.create(bytes).unwrap();
+            meter.map(page, address.offset(index * bytes)).unwrap();
+        }
+        // One call, two handles.
+        meter.set_access(address, 2 * bytes).unwrap();
+        let CostModel { reserve_ns, create_ns, map_ns, set_access_ns, record_ns, .. } = CostModel::default();
+        let page_ns = reserve_ns + 2 * (create_ns + map_ns + set_access_ns);
+        let reading = meter.read();
+        assert_eq!((reading.page_ns, reading.host_ns, reading.page_calls), (page_ns, page_ns, 6));
+        assert_eq!(meter.counters().driver_memory_calls(), reading.page_calls);
+        meter.record(meter.default_stream()).unwrap();
+        let after = meter.read();
+        assert_eq!((after.page_ns, after.host_ns, after.page_calls), (page_ns, page_ns + record_ns, 6));
+        assert!(after.real_ns > reading.real_ns);
+    }
+}

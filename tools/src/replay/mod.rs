@@ -10,7 +10,7 @@ pub(crate) mod drive;
 mod generate;
 mod ideal;
 pub(crate) mod load;
-mod meter;
+pub(crate) mod meter;
 pub(crate) mod report;
 pub(crate) mod script;
 mod verify;

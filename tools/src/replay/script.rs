@@ -154,6 +154,11 @@ impl Writer {
         for (number, _) in numbers {
             writer.stream(number);
         }
+        for named in device.notes.iter().flat_map(|notes| &notes.streams) {
+            if let Some(&stream) = writer.numbers.get(&named.stream) {
+                writer.script.streams[stream].clone_from(&named.name);
+            }
+        }
         writer
     }
 
@@ -281,5 +286,126 @@ impl Script {
             self.streams.push("a stream that asks for nothing".to_owned());
         }
         usize::from(owner == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use highwater::history::TraceAction::{FreeCompleted, FreeRequested};
+    use highwater::history::read::{self, Options};
+    use highwater::history::{Segment, Snapshot, TraceAction, TraceEvent};
+
+    use super::*;
+
+    const ALLOC: TraceAction = TraceAction::Alloc { rounded_bytes: None };
+
+    fn event(action: TraceAction, address: u64, bytes: u64, stream: u64, time_us: u64) -> TraceEvent {
+        TraceEvent { action, address, bytes, stream, time_us, stack: StackId::EMPTY, span: 0 }
+    }
+
+    fn loaded(trace: Vec<TraceEvent>, segments: Vec<Segment>) -> LoadedDevice {
+        let mut snapshot = Snapshot::new();
+        let device = snapshot.device_mut(0);
+        (device.trace, device.segments) = (trace, segments);
+        let mut file = Vec::new();
+        snapshot.write_to(&mut file).unwrap();
+        read::read(&file, &Options::default()).unwrap().devices.swap_remove(0)
+    }
+
+    fn script(trace: Vec<TraceEvent>) -> Script {
+        Script::of_trace(&loaded(trace, Vec::new())).unwrap()
+    }
+
+    #[test]
+    fn times_begin_at_the_first_event_and_the_busiest_stream_comes_first() {
+        let script = script(vec![
+            event(ALLOC, 512, 100, 7, 1000),
+            event(ALLOC, 1024, 200, 0, 1003),
+            event(ALLOC, 2048, 300, 0, 1003),
+            event(FreeRequested, 1024, 200, 0, 1010),
+            event(FreeCompleted, 1024, 200, 0, 1010),
+        ]);
+        assert_eq!(script.streams, ["stream 0x0", "stream 0x7"]);
+        let times: Vec<_> = script.steps.iter().map(|step| (step.at_ns, step.row)).collect();
+        assert_eq!(times, [(0, 0), (3000, 1), (3000, 2), (10_000, 3)]);
+        assert_eq!(script.steps[3].what, What::Free(1));
+        assert_eq!((script.blocks[1].freed_ns, script.blocks[1].used), (Some(10_000), None));
+        assert_eq!((script.blocks[0].owner, script.blocks[0].freed_ns), (1, None));
+        assert_eq!((script.span_ns, script.events, script.peak_live_bytes()), (10_000, 5, 600));
+    }
+
+    #[test]
+    fn a_free_that_completes_later_is_a_use_on_the_other_stream() {
+        let script = script(vec![
+            event(ALLOC, 512, 100, 7, 0),
+            event(ALLOC, 1024, 100, 0, 0),
+            event(FreeRequested, 512, 100, 7, 10),
+            event(ALLOC, 2048, 100, 0, 12),
+            event(FreeCompleted, 512, 100, 7, 40),
+            event(FreeRequested, 1024, 100, 0, 50),
+            event(ALLOC, 4096, 100, 0, 60),
+        ]);
+        assert_eq!(script.blocks[0].used, Some((0, 40_000)), "stream 0 is the other one");
+        assert_eq!(script.blocks[1].used, Some((1, 60_000)), "what never completes is in use up to the end");
+        assert_eq!(script.blocks[0].freed_ns, Some(10_000), "it is live until it was given back");
+    }
+
+    #[test]
+    fn a_pause_between_a_free_and_its_completion_next_to_it_is_no_use() {
+        let used = |pause_us: u64| {
+            let free = [event(FreeRequested, 512, 9, 0, 10), event(FreeCompleted, 512, 9, 0, 10 + pause_us)];
+            let script = script([event(ALLOC, 512, 9, 0, 0)].into_iter().chain(free).collect());
+            (script.blocks[0].used, script.streams.len())
+        };
+        assert_eq!(used(1000), (None, 1));
+        assert_eq!(used(1001), (Some((1, 1_011_000)), 2), "a stream that asks for nothing is made up");
+    }
+
+    #[test]
+    fn blocks_from_before_the_trace_are_asked_for_at_its_beginning() {
+        let block = |address, state, requested_bytes| highwater::history::Block {
+            address,
+            bytes: 512,
+            requested_bytes,
+            state,
+            stack: StackId::EMPTY,
+        };
+        let segment = Segment {
+            address: 1 << 21,
+            total_bytes: 1024,
+            allocated_bytes: 512,
+            active_bytes: 512,
+            requested_bytes: 400,
+            stream: 3,
+            kind: Default::default(),
+            pool: (0, 0),
+            expandable: true,
+            stack: StackId::EMPTY,
+            blocks: vec![block(1 << 21, BlockState::Allocated, 400), block((1 << 21) + 512, BlockState::Inactive, 0)],
+        };
+        let trace = vec![event(FreeRequested, 512, 70, 0, 5), event(FreeCompleted, 512, 70, 0, 5)];
+        let script = Script::of_trace(&loaded(trace, vec![segment])).unwrap();
+        let bytes: Vec<_> = script.blocks.iter().map(|block| (block.bytes, block.born_ns, block.freed_ns)).collect();
+        assert_eq!(bytes, [(70, 0, Some(0)), (400, 0, None)]);
+        assert_eq!(script.streams, ["stream 0x0", "stream 0x3"]);
+    }
+
+    #[test]
+    fn what_a_trace_leaves_out_is_made_up_for() {
+        let script = script(vec![
+            event(ALLOC, 512, 100, 0, 10),
+            // Given back without a word, and asked for again.
+            event(ALLOC, 512, 200, 0, 8),
+            event(FreeCompleted, 512, 200, 0, 20),
+        ]);
+        assert_eq!(script.blocks[0].freed_ns, Some(0));
+        assert_eq!((script.blocks[1].born_ns, script.blocks[1].freed_ns), (0, Some(10_000)), "time does not go back");
+        assert_eq!(script.peak_live_bytes(), 200);
+    }
+
+    #[test]
+    fn a_trace_without_allocations_is_no_program() {
+        let snapshot = vec![event(TraceAction::Snapshot, 0, 0, 0, 1)];
+        assert_eq!(Script::of_trace(&loaded(snapshot, Vec::new())).unwrap_err(), ScriptError::Empty);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod help;
+mod replay;
 #[path = "../../src/scratch.rs"]
 mod scratch;
 mod support;
