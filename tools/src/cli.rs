@@ -72,7 +72,7 @@ pub(crate) enum Command {
                       highwater replay run.pickle\n  \
                       highwater replay *.pickle.xz --behind 5000 --json | jq .utilization\n  \
                       highwater replay run.pickle --limit 8000000000 --verify\n  \
-                      highwater replay --generate moe --behind 100000\n\n\
+                      highwater replay --generate moe --behind 100000 --frontier\n\n\
                       Exit codes: 0 it ran · 1 memory ran out, or bytes were wrong · 2 bad input"
     )]
     Replay(ReplayArgs),
@@ -110,6 +110,10 @@ pub(crate) struct ReplayArgs {
     /// How far the device is behind the host, microseconds
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub(crate) behind: u64,
+
+    /// Try limits too: how full memory can be, by how much longer the program may take
+    #[arg(long)]
+    pub(crate) frontier: bool,
 
     /// Write a pattern into every block, and compare it at every use
     #[arg(long)]

@@ -153,9 +153,6 @@ pub(crate) enum InputError {
         /// Why.
         reason: String,
     },
-    /// A replay on a GPU.
-    #[error("replays run on the simulated device, --device cuda; leave --device out")]
-    ReplayOnGpu,
     /// The allocator cannot be told the policy.
     #[error("this allocator knows no policy, --policy{}; leave --policy out", policy.map(|name| format!(" {name}")).unwrap_or_default())]
     NoPolicy {

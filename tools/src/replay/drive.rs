@@ -8,18 +8,19 @@
 //!
 //! So there is no idle time in which a wait or a pause of the host could hide, and the device never catches up.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::VecDeque;
+use std::error::Error;
 use std::time::Instant;
 
-use highwater::device::sim::{Hazard, SimCluster, SimConfig, SimDevice};
-use highwater::device::{Cost, CostModel, Device, DeviceError, Executed, StreamId};
-use highwater::{AllocError, Allocator, Buffer, Settings, SettingsError, Stream, StreamError};
+use highwater::device::sim::Hazard;
+use highwater::device::{Cost, CostModel};
+use highwater::{AllocError, Allocator, Buffer, Settings, SettingsError, Stream};
 
 use super::counters::Counters;
 use super::ideal::Ideal;
-use super::meter::{Meter, Reading};
-use super::script::{Block, BlockNo, Script, StreamNo, What};
+use super::machine::{Machine, Seen};
+use super::meter::Reading;
+use super::script::{Block, BlockNo, Script, Step, StreamNo, What};
 use super::verify::{self, Findings, Mismatch};
 
 /// Steps from one look at what was executed to the next.
@@ -38,12 +39,17 @@ pub(crate) struct Options {
     pub(crate) settings: Settings,
     /// What the device's calls cost.
     pub(crate) cost: CostModel,
+    /// Whether blocks take memory. Without, the same work is done on none.
+    pub(crate) memory: bool,
+    /// Whether it runs on a GPU.
+    pub(crate) gpu: bool,
 }
 
 impl Options {
     /// The costs of one H200, but for launches: the pauses of a trace hold those of the program that was recorded.
     pub(crate) fn new(behind_ns: u64, verify: bool, settings: Settings) -> Self {
-        Options { behind_ns, verify, settings, cost: CostModel { launch_ns: 0, ..CostModel::default() } }
+        let cost = CostModel { launch_ns: 0, ..CostModel::default() };
+        Options { behind_ns, verify, settings, cost, memory: true, gpu: false }
     }
 }
 
@@ -74,6 +80,9 @@ pub(crate) struct Outcome {
     pub(crate) mismatches: Vec<Mismatch>,
 }
 
+/// Why work could not be submitted.
+pub(crate) type WorkError = Box<dyn Error + Send + Sync>;
+
 /// Why a script could not be driven to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DriveError {
@@ -91,43 +100,28 @@ pub(crate) enum DriveError {
         /// Row of the event.
         row: usize,
         /// Why.
-        source: StreamError,
+        source: WorkError,
     },
     /// The allocator could not be made.
     #[error("{0}")]
     Settings(#[from] SettingsError),
     /// The device failed.
     #[error("{0}")]
-    Device(#[from] DeviceError),
+    Device(WorkError),
 }
 
-/// Drives a script on a new simulated device. `seen` is told how many steps are done.
+/// Drives a script on a new device. `seen` is told how many steps are done.
 ///
 /// # Errors
 /// When a request fails, or the device does.
 pub(crate) fn drive(script: &Script, options: &Options, seen: &mut dyn FnMut(usize)) -> Result<Outcome, DriveError> {
-    let mut stage = Stage::new(script, options)?;
-    let mut page_calls_first_half = 0;
-    for (index, step) in script.steps.iter().enumerate() {
-        let done = stage.pass_time(step.at_ns).and_then(|()| match step.what {
-            What::Alloc(block) => Ok(Some(block)),
-            What::Free(block) => stage.free(block).map(|()| None),
-        });
-        let asked = done.map_err(|source| DriveError::Work { row: step.row, source })?;
-        if let Some(block) = asked {
-            stage.alloc(block).map_err(|source| DriveError::Alloc { row: step.row, source })?;
-        }
-        if index + 1 == script.steps.len() / 2 {
-            page_calls_first_half = stage.meter.read().page_calls;
-        }
-        if (index + 1) % LOOK_STEPS == 0 {
-            stage.executed.look(stage.cluster.take_timeline());
-            seen(index + 1);
-        }
+    if !options.gpu {
+        return Stage::new(script, options)?.play(seen);
     }
-    let last = script.steps.last().map_or(0, |step| step.row);
-    stage.pass_time(script.span_ns).map_err(|source| DriveError::Work { row: last, source })?;
-    stage.finish(page_calls_first_half)
+    // What unlimited memory takes is measured there: the same work, on no memory.
+    let without = Options { memory: false, verify: false, ..options.clone() };
+    let ideal_ns = Stage::new(script, &without)?.play(&mut |_| ())?.makespan_ns;
+    Ok(Outcome { ideal_ns, ..Stage::new(script, options)?.play(seen)? })
 }
 
 /// A stream with what it was given.
@@ -149,19 +143,16 @@ struct Lane {
 struct Stage<'a> {
     script: &'a Script,
     options: &'a Options,
-    device: Arc<SimDevice>,
-    cluster: SimCluster,
-    meter: Arc<Meter>,
+    machine: Machine,
     allocator: Allocator,
     lanes: Vec<Lane>,
     buffers: Vec<Option<Buffer<u8>>>,
     ideal: Ideal,
-    executed: Watch,
     findings: Findings,
-    /// Host time at the beginning, ns of the device's clock.
-    start_ns: u64,
     /// Time of the script, ns.
     now_ns: u64,
+    /// What the program's own calls have taken of the host, ns: the script's pauses hold that already.
+    owed_ns: u64,
     alloc_ns: Vec<u64>,
     free_ns: u64,
     frees: u64,
@@ -169,43 +160,69 @@ struct Stage<'a> {
 
 impl<'a> Stage<'a> {
     fn new(script: &'a Script, options: &'a Options) -> Result<Self, DriveError> {
-        let cost = options.cost.clone();
-        let config = SimConfig { cost, bodies: options.verify, timeline: true, workers: 0, ..SimConfig::default() };
-        let device = SimDevice::new(config);
-        let meter = Meter::new(device.clone());
-        let allocator = Allocator::with_settings(meter.clone(), options.settings.clone())?;
+        let opened = if options.gpu { Machine::gpu(options) } else { Ok(Machine::simulated(options)) };
+        let mut machine = opened.map_err(DriveError::Device)?;
+        let allocator = Allocator::with_settings(machine.device(), options.settings.clone())?;
         let mut lanes = Vec::new();
         for name in &script.streams {
-            let stream = allocator.create_stream(name).map_err(|source| DriveError::Work { row: 0, source })?;
+            let stream = allocator.create_stream(name).map_err(|error| DriveError::Device(error.into()))?;
             let (new, old) = (Vec::new(), VecDeque::new());
             lanes.push(Lane { stream, active: false, new, old, busy_until_ns: 0, ends_ns: 0 });
         }
-        let start_ns = device.now_ns();
+        machine.begin(&allocator).map_err(DriveError::Device)?;
         Ok(Stage {
             script,
             options,
-            cluster: device.cluster(),
-            device,
-            meter,
+            machine,
             allocator,
             buffers: std::iter::repeat_with(|| None).take(script.blocks.len()).collect(),
             ideal: Ideal::new(lanes.len(), options.behind_ns),
-            executed: Watch::default(),
             findings: Findings::default(),
             lanes,
-            start_ns,
             now_ns: 0,
+            owed_ns: 0,
             alloc_ns: Vec::with_capacity(script.blocks.len()),
             free_ns: 0,
             frees: 0,
         })
     }
 
+    /// All steps.
+    fn play(mut self, seen: &mut dyn FnMut(usize)) -> Result<Outcome, DriveError> {
+        let (steps, mut page_calls_first_half) = (&self.script.steps, 0);
+        for (index, step) in steps.iter().enumerate() {
+            self.step(step)?;
+            if index + 1 == steps.len() / 2 {
+                page_calls_first_half = self.machine.read().page_calls;
+            }
+            if (index + 1) % LOOK_STEPS == 0 {
+                self.machine.look();
+                seen(index + 1);
+            }
+        }
+        let last = steps.last().map_or(0, |step| step.row);
+        self.pass_time(self.script.span_ns).map_err(|source| DriveError::Work { row: last, source })?;
+        self.finish(page_calls_first_half)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), DriveError> {
+        let Step { at_ns, row, what } = *step;
+        let work = |source| DriveError::Work { row, source };
+        self.pass_time(at_ns).map_err(work)?;
+        match what {
+            What::Alloc(block) => self.alloc(block).map_err(|source| DriveError::Alloc { row, source }),
+            What::Free(block) => self.free(block).map_err(work),
+        }
+    }
+
     /// Goes on to a time of the script: every stream is busy until then.
-    fn pass_time(&mut self, until_ns: u64) -> Result<(), StreamError> {
+    fn pass_time(&mut self, until_ns: u64) -> Result<(), WorkError> {
         if until_ns == self.now_ns {
             return Ok(());
         }
+        let pause_ns = until_ns - self.now_ns;
+        let pause = self.machine.pause(pause_ns.saturating_sub(self.owed_ns));
+        self.owed_ns = self.owed_ns.saturating_sub(pause_ns);
         for lane in 0..self.lanes.len() {
             let Lane { active, busy_until_ns, ref mut new, ref old, .. } = self.lanes[lane];
             let duration_ns = until_ns.saturating_sub(busy_until_ns.max(self.now_ns));
@@ -216,7 +233,7 @@ impl<'a> Stage<'a> {
                 self.written(lane, &new);
             }
         }
-        self.device.host_work(until_ns - self.now_ns);
+        self.machine.rest(&pause);
         self.now_ns = until_ns;
         Ok(())
     }
@@ -234,16 +251,18 @@ impl<'a> Stage<'a> {
         let len =
             usize::try_from(bytes).map_err(|_| AllocError::TooLarge { elements: usize::MAX, element_bytes: 1 })?;
         let stream = self.lanes[owner].stream.clone();
-        let (buffer, took_ns) = self.timed(|_| stream.alloc::<u8>(len));
-        self.buffers[block] = Some(buffer?);
-        self.alloc_ns.push(took_ns);
+        if self.options.memory {
+            let (buffer, took_ns) = self.timed(|_| stream.alloc::<u8>(len));
+            self.buffers[block] = Some(buffer?);
+            self.alloc_ns.push(took_ns);
+        }
         let lane = &mut self.lanes[owner];
         lane.active = true;
         lane.new.push(block);
         Ok(())
     }
 
-    fn free(&mut self, block: BlockNo) -> Result<(), StreamError> {
+    fn free(&mut self, block: BlockNo) -> Result<(), WorkError> {
         let Block { owner, used, .. } = self.script.blocks[block];
         if let Some(place) = self.lanes[owner].new.iter().position(|&new| new == block) {
             self.lanes[owner].new.remove(place);
@@ -254,7 +273,7 @@ impl<'a> Stage<'a> {
         }
         self.work(owner, "last use", 0, &[], &[block])?;
         self.lanes[owner].old.retain(|&old| old != block);
-        let buffer = self.buffers[block].take();
+        let Some(buffer) = self.buffers[block].take() else { return Ok(()) };
         let ((), took_ns) = self.timed(|_| drop(buffer));
         self.free_ns += took_ns;
         self.frees += 1;
@@ -268,12 +287,14 @@ impl<'a> Stage<'a> {
         user: StreamNo,
         until_ns: u64,
         block: BlockNo,
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), WorkError> {
         self.lanes[user].active = true;
         // First up to where the device is: what comes behind the wait is not held back once more.
         self.hold_back(user, 0)?;
         self.ideal.wait(user, owner, self.now_ns);
+        let before_ns = self.machine.now_ns();
         self.lanes[user].stream.wait_stream(&self.lanes[owner].stream)?;
+        self.owed_ns += self.machine.now_ns() - before_ns;
         self.lanes[user].ends_ns = self.lanes[user].ends_ns.max(self.lanes[owner].ends_ns);
         let free_from_ns = self.lanes[user].busy_until_ns.max(self.now_ns);
         self.work(user, "use", until_ns.saturating_sub(free_from_ns), &[], &[block])?;
@@ -289,7 +310,7 @@ impl<'a> Stage<'a> {
         duration_ns: u64,
         write: &[BlockNo],
         read: &[BlockNo],
-    ) -> Result<(), StreamError> {
+    ) -> Result<(), WorkError> {
         self.ideal.work(lane, self.now_ns, duration_ns);
         self.hold_back(lane, duration_ns)?;
         let stream = &self.lanes[lane].stream;
@@ -297,7 +318,7 @@ impl<'a> Stage<'a> {
         let mut operands = Vec::new();
         for (blocks, writes) in [(write, true), (read, false)] {
             for &block in blocks {
-                let buffer = self.buffers[block].as_ref().expect("only live blocks are used");
+                let Some(buffer) = &self.buffers[block] else { continue };
                 let pieces = match self.options.verify {
                     true => verify::pieces(buffer.bytes()),
                     false => std::iter::once(0..buffer.bytes()).collect(),
@@ -320,18 +341,21 @@ impl<'a> Stage<'a> {
                 }
             });
         }
-        launch.submit()
+        launch.submit()?;
+        self.machine.last(stream, duration_ns)
     }
 
     /// Gives the stream something to do until the device is as far behind as it should be, and counts what comes next.
-    fn hold_back(&mut self, lane: StreamNo, next_ns: u64) -> Result<(), StreamError> {
-        let submitted_ns = self.device.now_ns();
+    fn hold_back(&mut self, lane: StreamNo, next_ns: u64) -> Result<(), WorkError> {
+        let submitted_ns = self.machine.now_ns();
         let lane = &mut self.lanes[lane];
         let ready_ns = lane.ends_ns.max(submitted_ns);
         let start_ns = ready_ns.max(submitted_ns + self.options.behind_ns);
+        // How long work takes a GPU is not known so exactly: there the device is held up once, at the beginning.
+        let begun = self.options.gpu && lane.ends_ns > 0;
         lane.ends_ns = start_ns + next_ns;
-        if start_ns > ready_ns {
-            lane.stream.launch("behind", Cost::exact(start_ns - ready_ns)).submit()?;
+        if start_ns > ready_ns && !begun {
+            self.machine.hold_up(&lane.stream, start_ns - ready_ns)?;
         }
         Ok(())
     }
@@ -339,63 +363,51 @@ impl<'a> Stage<'a> {
     /// Does something, and says what it took of the host: in real time, but for the device's calls, which take what the
     /// device's clock says.
     fn timed<R>(&mut self, act: impl FnOnce(&mut Self) -> R) -> (R, u64) {
-        let (before, start) = (self.meter.read(), Instant::now());
+        let (before, start) = (self.machine.read(), Instant::now());
         let done = act(self);
         let real_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let after = self.meter.read();
+        let after = self.machine.read();
         let own_ns = real_ns.saturating_sub(after.real_ns - before.real_ns);
         (done, own_ns + (after.host_ns - before.host_ns))
     }
 
     fn finish(mut self, page_calls_first_half: u64) -> Result<Outcome, DriveError> {
-        let (counters, calls) = (Counters::of(&self.allocator), self.meter.read());
-        self.cluster.settle()?;
-        self.executed.look(self.cluster.take_timeline());
+        let (mut counters, calls) = (Counters::of(&self.allocator), self.machine.read());
+        counters.peak_live_bytes -= self.machine.own_bytes();
+        counters.peak_reserved_bytes -= self.machine.own_bytes();
+        let lanes = self.lanes.iter().filter(|lane| lane.active).map(|lane| &lane.stream);
+        let Seen { makespan_ns, waited_ns, hazards } = self.machine.finish(lanes).map_err(DriveError::Device)?;
         Ok(Outcome {
             counters,
-            makespan_ns: self.executed.last_ns.saturating_sub(self.start_ns),
+            makespan_ns,
             ideal_ns: self.ideal.makespan_ns(),
-            added_wait_ns: self.executed.waited_ns.saturating_sub(self.ideal.waited_ns()),
+            added_wait_ns: waited_ns.saturating_sub(self.ideal.waited_ns()),
             calls,
             page_calls_first_half,
             alloc_ns: std::mem::take(&mut self.alloc_ns),
             free_ns: self.free_ns,
             frees: self.frees,
-            hazards: self.cluster.hazards(),
+            hazards,
             mismatches: self.findings.take(),
         })
     }
 }
 
-/// What is learnt from operations that were executed.
-#[derive(Default)]
-struct Watch {
-    ends_ns: BTreeMap<StreamId, u64>,
-    /// Time that streams have stood still although they had something to do.
-    waited_ns: u64,
-    last_ns: u64,
-}
-
-impl Watch {
-    /// `timeline` holds what came since the last look, of each stream in order.
-    fn look(&mut self, timeline: Vec<Executed>) {
-        for executed in timeline {
-            let end_ns = self.ends_ns.entry(executed.stream).or_default();
-            self.waited_ns += executed.start_ns.saturating_sub((*end_ns).max(executed.submitted_ns));
-            *end_ns = executed.end_ns;
-            self.last_ns = self.last_ns.max(executed.end_ns);
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use highwater::device::Executed;
+
     use super::*;
     use crate::cli::Generated;
     use crate::replay::generate;
 
     fn options(behind_us: u64) -> Options {
         Options::new(behind_us * 1000, false, Settings::default())
+    }
+
+    /// What comes of a script as it is, without options.
+    pub(crate) fn played(script: &Script) -> Outcome {
+        play(script, &options(0))
     }
 
     fn play(script: &Script, options: &Options) -> Outcome {
@@ -424,6 +436,19 @@ mod tests {
             let outcome = play(&script, &Options { cost: CostModel::free(), ..options(behind_us) });
             assert_eq!((outcome.makespan_ns, outcome.added_wait_ns), (outcome.ideal_ns, 0));
             assert_eq!(outcome.makespan_ns, 19_000 + 2000 + behind_us * 1000, "2000 for the other stream's backlog");
+        }
+    }
+
+    #[test]
+    fn the_same_work_on_no_memory_takes_as_long_as_it_says() {
+        for kind in [Generated::Varlen, Generated::Prefetch, Generated::Moe] {
+            let script = generate::script(kind);
+            let outcome = play(&script, &Options { cost: CostModel::free(), memory: false, ..options(5000) });
+            assert_eq!((outcome.makespan_ns, outcome.added_wait_ns), (outcome.ideal_ns, 0), "{kind:?}");
+            let priced = play(&script, &Options { memory: false, ..options(0) });
+            let most_ns = outcome.ideal_ns - 5_000_000 + 50_000;
+            assert!(priced.makespan_ns <= most_ns, "{kind:?}: the program's own waits are in its pauses");
+            assert_eq!((outcome.counters.peak_reserved_bytes, outcome.alloc_ns.len()), (0, 0));
         }
     }
 
@@ -500,7 +525,7 @@ mod tests {
         };
         let other = stage.lanes[0].stream.id();
         stage.pass_time(2000).unwrap();
-        stage.device.launch(other, operation).unwrap();
+        stage.machine.device().launch(other, operation).unwrap();
         stage.pass_time(3000).unwrap();
         assert_eq!(stage.finish(0).unwrap().hazards.len(), 1);
     }
@@ -518,8 +543,8 @@ mod tests {
                     What::Free(block) => stage.free(block).unwrap(),
                 }
             }
-            stage.cluster.settle().unwrap();
-            let timeline = stage.cluster.take_timeline();
+            stage.machine.cluster().settle().unwrap();
+            let timeline = stage.machine.cluster().take_timeline();
             let late = |executed: &Executed| executed.start_ns - executed.submitted_ns;
             let work: Vec<_> = timeline.iter().filter(|executed| executed.name != "behind").collect();
             assert!(work.len() > 150, "{}", work.len());

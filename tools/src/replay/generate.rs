@@ -31,7 +31,7 @@ fn varlen(program: &mut Program) {
     for (bytes, stream) in weights {
         program.alloc(stream, bytes);
     }
-    for _ in 0..30 {
+    for _ in 0..90 {
         let tokens = 256 + 64 * (random.next() % 120);
         let mut saved = Vec::new();
         for _ in 0..12 {
@@ -52,7 +52,7 @@ fn varlen(program: &mut Program) {
 fn prefetch(program: &mut Program) {
     let mut random = Lcg::new(12);
     let mut next = program.alloc(1, 48 * MIB);
-    for _ in 0..80 {
+    for _ in 0..300 {
         let batch = next;
         next = program.alloc(1, (8 + random.next() % 120) * MIB);
         program.pass(400);
@@ -69,7 +69,7 @@ fn prefetch(program: &mut Program) {
 /// Experts that get another number of tokens each step: buffers of three streams that hand memory on to each other.
 fn moe(program: &mut Program) {
     let mut random = Lcg::new(13);
-    for _ in 0..60 {
+    for _ in 0..300 {
         let sizes: Vec<_> = (0..8).map(|_| random.log_uniform(64 << 10, 96 * MIB)).collect();
         let sent: Vec<_> = sizes.iter().map(|&bytes| program.alloc(1, bytes)).collect();
         program.pass(350);

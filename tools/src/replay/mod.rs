@@ -1,15 +1,16 @@
 //! `highwater replay`: a recorded trace as timed work against the allocator.
 //!
 //! `script` turns a trace into steps of a host, `load` a file into a script, and `generate` makes scripts that nobody
-//! recorded. `drive` plays one on the simulated device through `meter`, which prices the device's calls; `verify` fills
-//! and compares blocks, `ideal` says what unlimited memory would take, `counters` reads the allocator, and `report` tells.
-//! `docs/replay.md` says what a replay is, and what it is not.
+//! recorded. `drive` plays one on a `machine`: the simulated device, through `meter`, which prices its calls, or a GPU.
+//! `verify` fills and compares blocks, `ideal` says what unlimited memory would take, `counters` reads the allocator, and
+//! `report` tells. `docs/replay.md` says what a replay is, and what it is not.
 
 pub(crate) mod counters;
 pub(crate) mod drive;
 mod generate;
 mod ideal;
 pub(crate) mod load;
+mod machine;
 pub(crate) mod meter;
 pub(crate) mod report;
 pub(crate) mod script;
@@ -17,7 +18,9 @@ mod verify;
 
 use highwater::{Settings, SettingsError};
 
+use crate::bound;
 use crate::cli::{Policy, ReplayArgs, ReplayDevice};
+use crate::doctor;
 use crate::failure::{Failure, InputError};
 use crate::output;
 use drive::{DriveError, Options, Outcome, drive};
@@ -31,13 +34,16 @@ use script::Script;
 /// When the input is bad, memory runs out, or the allocator broke its contract.
 pub(crate) fn run(arguments: &ReplayArgs) -> Result<(), Failure> {
     if arguments.device == ReplayDevice::Cuda {
-        return Err(InputError::ReplayOnGpu.into());
+        doctor::require(doctor::Need::Training)?;
     }
     let options = options(arguments)?;
     for (trace, script) in scripts(arguments)? {
         let outcome = play(&trace, &script, &options, arguments.json)?;
         let broken = Broken::of(&outcome, &script);
-        let report = Report::new(trace.clone(), &script, arguments.behind, arguments.verify, outcome);
+        let mut report = Report::new(trace.clone(), &script, arguments.behind, arguments.verify, outcome);
+        if arguments.frontier {
+            report.add_reached(&shown(arguments, &script, &report)?);
+        }
         output::print(&if arguments.json { report.json() } else { report.text() }).map_err(Failure::Print)?;
         if let Some(broken) = broken {
             return Err(Failure::Replay { trace, reason: broken.0 });
@@ -45,6 +51,31 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// What the allocator does under limits between what it holds and the least that the program needs: its utilization, and the
+/// ratio of the critical path. Limits that it cannot keep show nothing.
+fn shown(arguments: &ReplayArgs, script: &Script, report: &Report) -> Result<Vec<(f64, f64)>, InputError> {
+    let most_bytes = report.peak_reserved_bytes;
+    let least_bytes = bound::lower::any_placement(script).bytes.min(most_bytes);
+    let mut shown = vec![(report.utilization, report.critical_path_ratio)];
+    let bar = bar(LIMITS as usize, arguments.json);
+    for part in 0..LIMITS {
+        let limit = least_bytes + (most_bytes - least_bytes) / LIMITS * part;
+        let settings = settings(arguments.policy, Some(limit))?;
+        let options = Options { settings, verify: false, ..options(arguments)? };
+        if let Ok(outcome) = drive(script, &options, &mut |_| ()) {
+            let counters = outcome.counters;
+            let utilization = report::ratio_of(counters.peak_live_bytes, counters.peak_reserved_bytes);
+            shown.push((utilization, report::ratio_of(outcome.makespan_ns, outcome.ideal_ns)));
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(shown)
+}
+
+/// Limits that are tried for the frontier.
+const LIMITS: u64 = 12;
 
 /// The scripts that are asked for, each with its name. All are read before the first is played.
 fn scripts(arguments: &ReplayArgs) -> Result<Vec<(String, Script)>, InputError> {
@@ -61,7 +92,8 @@ fn options(arguments: &ReplayArgs) -> Result<Options, InputError> {
     let behind_ns = arguments.behind.checked_mul(1000).filter(|&ns| ns <= LONGEST_BEHIND_NS);
     let too_large =
         InputError::TooLarge { value: arguments.behind, option: "--behind", limit: LONGEST_BEHIND_NS / 1000 };
-    Ok(Options::new(behind_ns.ok_or(too_large)?, arguments.verify, settings))
+    let gpu = arguments.device == ReplayDevice::Cuda;
+    Ok(Options { gpu, ..Options::new(behind_ns.ok_or(too_large)?, arguments.verify, settings) })
 }
 
 /// An hour.
@@ -137,4 +169,26 @@ impl Broken {
 pub(crate) fn reserved_bytes(script: &Script) -> Result<u64, DriveError> {
     let outcome = drive(script, &Options::new(0, false, Settings::default()), &mut |_| ())?;
     Ok(outcome.counters.peak_reserved_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_contract_is_told() {
+        let script = generate::script(crate::cli::Generated::Prefetch);
+        let mut outcome = drive::tests::played(&script);
+        assert!(Broken::of(&outcome, &script).is_none());
+        outcome.mismatches = vec![verify::Mismatch { block: 0, offset: 77, found: 0xff, expected: 1 }];
+        let told = Broken::of(&outcome, &script).map(|broken| broken.0).unwrap();
+        assert!(told.contains("block 0 of 50331648 bytes: 0xff instead of 0x01 at offset 77"), "{told}");
+    }
+
+    #[test]
+    fn options_stand_above_the_environment() {
+        let pairs = settings(None, Some(1 << 20)).unwrap().pairs();
+        assert!(pairs.contains(&("memory_limit_bytes".into(), "1048576".into())));
+        assert_eq!(settings(None, Some(0)), Err(InputError::Zero { what: "number of bytes", option: "--limit" }));
+    }
 }

@@ -56,6 +56,8 @@ pub(crate) struct FrontierPoint {
     pub(crate) critical_path_ratio: f64,
     /// No allocator's utilization is above this, then.
     pub(crate) utilization_at_most: f64,
+    /// The best that this allocator has shown within that, with a limit or without; null if it was not tried.
+    pub(crate) utilization_reached: Option<f64>,
 }
 
 /// Of many times: those that half, 99 % and 99.9 % of them do not exceed, and the largest.
@@ -89,6 +91,7 @@ impl Report {
         let frontier = frontier.points().map(|(ratio, Bound { bytes, .. })| FrontierPoint {
             critical_path_ratio: ratio,
             utilization_at_most: ratio_of(counters.peak_live_bytes, *bytes),
+            utilization_reached: None,
         });
         let frontier: Vec<_> = frontier.collect();
         Report {
@@ -111,6 +114,16 @@ impl Report {
             behind_us,
             frontier,
             mismatches: verified.then_some(outcome.mismatches.len()),
+        }
+    }
+
+    /// Adds what replays under limits have shown: the utilization and the ratio of the critical path of each.
+    pub(crate) fn add_reached(&mut self, shown: &[(f64, f64)]) {
+        for point in &mut self.frontier {
+            // To two digits: mapping memory the first time takes some of the critical path anyway.
+            let within = |&&(_, ratio): &&(f64, f64)| ratio < point.critical_path_ratio + 0.005;
+            point.utilization_reached =
+                shown.iter().filter(within).map(|&(utilization, _)| utilization).reduce(f64::max);
         }
     }
 
@@ -141,18 +154,20 @@ impl Report {
         if let Some(mismatches) = self.mismatches {
             line("wrong bytes", format!("in {mismatches} reads"));
         }
-        if self.frontier.iter().any(|point| point.utilization_at_most < most || most < FULL) {
-            line("frontier", self.frontier_text());
+        let tried = self.frontier.iter().any(|point| point.utilization_reached.is_some());
+        if tried || self.frontier.iter().any(|point| point.utilization_at_most < FULL) {
+            line("frontier", "by how much longer the program may take".to_owned());
+            for point in &self.frontier {
+                let reached = point.utilization_reached.map(|reached| format!(", and {reached:.4} was reached"));
+                let (name, reached) =
+                    (format!("  {:.2} times", point.critical_path_ratio), reached.unwrap_or_default());
+                line(&name, format!("no allocator has more than {:.4}{reached}", point.utilization_at_most));
+            }
+        }
+        if self.frontier.iter().any(|point| point.utilization_at_most < FULL) {
+            line("", "blocks that other streams still use cannot be reused without waiting for them".to_owned());
         }
         text
-    }
-
-    fn frontier_text(&self) -> String {
-        let points = self.frontier.iter().map(|point| {
-            format!("{:.4} at {:.2} times the time", point.utilization_at_most, point.critical_path_ratio)
-        });
-        let points: Vec<_> = points.collect();
-        format!("at most {}: blocks that other streams still use cannot be reused without waiting", points.join(", "))
     }
 }
 
@@ -171,6 +186,21 @@ fn gigabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_reached_is_the_best_within_the_time() {
+        let script = crate::replay::generate::script(crate::cli::Generated::Moe);
+        let outcome = crate::replay::drive::tests::played(&script);
+        let mut report = Report::new("moe".into(), &script, 0, false, outcome);
+        assert!(report.frontier.windows(2).all(|pair| pair[0].utilization_at_most <= pair[1].utilization_at_most));
+        assert!(report.text().contains("cannot be reused without waiting") && !report.text().contains("was reached"));
+        report.add_reached(&[(0.5, 1.004), (0.7, 1.006), (0.6, 1.02), (0.9, 1.06)]);
+        let reached: Vec<_> = report.frontier.iter().map(|point| point.utilization_reached).collect();
+        assert_eq!(reached, [Some(0.5), Some(0.7), Some(0.7)]);
+        assert!(report.text().contains("and 0.5000 was reached"));
+        report.add_reached(&[]);
+        assert!(report.frontier.iter().all(|point| point.utilization_reached.is_none()));
+    }
 
     #[test]
     fn percentiles_are_times_that_occurred() {

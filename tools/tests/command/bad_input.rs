@@ -159,6 +159,7 @@ fn without_a_driver_a_gpu_is_bad_input() {
                 or use the simulated device; highwater doctor tells more";
     refused(scratch.path(), "train a.txt --device cuda", line);
     refused(scratch.path(), "train a.txt --device cuda --group nccl", line);
+    refused(scratch.path(), "replay --generate moe --device cuda", line);
     let ended = highwater(scratch.path(), "doctor");
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(

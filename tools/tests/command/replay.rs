@@ -69,7 +69,7 @@ fn bytes_are_what_was_written() {
 fn people_are_told_the_same() {
     let ended = highwater(Scratch::new().path(), "replay --generate prefetch --behind 5000 --verify");
     assert_eq!((ended.code, &*ended.stderr), (Some(0), ""));
-    for words in ["prefetch: 1122 events", "utilization", "no allocator has more than", "0 reads", "host stalls"] {
+    for words in ["prefetch: 4202 events", "utilization", "no allocator has more than", "0 reads", "host stalls"] {
         assert!(ended.stdout.contains(words), "{words}: {}", ended.stdout);
     }
 }
@@ -164,4 +164,15 @@ fn a_bound_for_people_tells_its_proof() {
     {
         assert!(ended.stdout.contains(words), "{words}: {}", ended.stdout);
     }
+}
+
+#[test]
+fn the_frontier_holds_what_was_reached_under_limits() {
+    let told = &objects(&format!("replay {TRACE} --frontier --json"))[0];
+    let points = told["frontier"].as_array().unwrap();
+    let values = |key: &str| points.iter().map(|point| point[key].as_f64().unwrap()).collect::<Vec<_>>();
+    let (reached, most) = (values("utilization_reached"), values("utilization_at_most"));
+    assert!(reached.is_sorted() && most.is_sorted());
+    assert!(reached.iter().zip(&most).all(|(reached, most)| reached <= most), "{reached:?} {most:?}");
+    assert!(reached[1] >= told["utilization"].as_f64().unwrap());
 }
