@@ -166,10 +166,10 @@ mod tests {
     #[test]
     fn a_use_on_another_stream_counts_unless_there_is_time_to_wait_for_it() {
         let mut script = script_of(&[(8 << 20, 0, 1000), (8 << 20, 1000, 100_000)]);
-        script.blocks[0].used = Some((1, 1500));
+        script.blocks[0].used = Some((1, 1600));
         let frontier = Frontier::of(&script, 0);
         let bytes: Vec<_> = frontier.points().map(|(_, bound)| bound.bytes).collect();
-        // 1 % of 100,000 is more than the 500 that the use lasts.
+        // 1 % of 100,000 is more than the 600 that the use lasts.
         assert_eq!(bytes, [16 << 20, 8 << 20, 8 << 20]);
         for (_, bound) in frontier.points() {
             assert_eq!(check(&script, bound), Ok(bound.bytes));

@@ -437,6 +437,12 @@ pub(crate) mod tests {
             assert_eq!((outcome.makespan_ns, outcome.added_wait_ns), (outcome.ideal_ns, 0));
             assert_eq!(outcome.makespan_ns, 19_000 + 2000 + behind_us * 1000, "2000 for the other stream's backlog");
         }
+        // The use is the first thing that the other stream is given.
+        let mut script = crate::bound::tests::script_of(&[(100, 0, 10_000)]);
+        script.blocks[0].used = Some((1, 14_000));
+        let outcome = play(&script, &Options { cost: CostModel::free(), ..options(5000) });
+        assert_eq!((outcome.makespan_ns, outcome.added_wait_ns), (outcome.ideal_ns, 0));
+        assert_eq!(outcome.makespan_ns, 14_000 + 5_000_000);
     }
 
     #[test]
