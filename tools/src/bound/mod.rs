@@ -44,7 +44,7 @@ fn measure(path: &Path, recorded: &Recorded) -> Result<Report, Failure> {
     let found = report::Found {
         best_bytes: placement::best_bytes(script),
         ours_bytes: ours,
-        recorded: Held::of(recorded.device()),
+        held: Held::of(recorded.device()),
         expandable_bytes: expandable::reserved_bytes(script),
     };
     Ok(Report::new(trace, recorded, &bound, &frontier, found))

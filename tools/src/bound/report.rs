@@ -18,7 +18,7 @@ const STACKS: usize = 5;
 pub(crate) struct Found {
     pub(crate) best_bytes: u64,
     pub(crate) ours_bytes: u64,
-    pub(crate) recorded: Held,
+    pub(crate) held: Held,
     pub(crate) expandable_bytes: u64,
 }
 
@@ -41,7 +41,9 @@ pub(crate) struct Report {
     best_bytes: u64,
     /// This project's allocator in a replay.
     ours_bytes: u64,
-    /// PyTorch, as recorded or simulated.
+    /// This project's allocator as it was recorded; null where the trace is another's.
+    ours_recorded_bytes: Option<u64>,
+    /// PyTorch, as recorded.
     pytorch: Peer,
     /// PyTorch with expandable segments, as recorded or simulated.
     expandable: Peer,
@@ -100,11 +102,15 @@ impl Report {
             utilization_at_most: ratio_of(peak_live_bytes, bound.bytes),
             certificate: certify(bound),
         });
-        let Found { best_bytes, ours_bytes, recorded: Held { peak_bytes, expandable }, expandable_bytes } = found;
+        let Found { best_bytes, ours_bytes, held: Held { peak_bytes, expandable }, expandable_bytes } = found;
         let held = Peer { bytes: Some(peak_bytes).filter(|&bytes| bytes > 0), simulated: false };
-        let (pytorch, expandable) = match expandable {
-            true => (Peer { bytes: None, simulated: false }, held),
-            false => (held, Peer { bytes: Some(expandable_bytes), simulated: true }),
+        let (not_told, simulated) =
+            (Peer { bytes: None, simulated: false }, Peer { bytes: Some(expandable_bytes), simulated: true });
+        let own = recorded.loaded.recorder.is_some();
+        let (pytorch, expandable) = match (own, expandable) {
+            (true, _) => (not_told, simulated),
+            (false, true) => (not_told, held),
+            (false, false) => (held, simulated),
         };
         Report {
             trace,
@@ -115,6 +121,7 @@ impl Report {
             frontier: frontier.collect(),
             best_bytes,
             ours_bytes,
+            ours_recorded_bytes: held.bytes.filter(|_| own),
             pytorch,
             expandable,
         }
@@ -145,7 +152,10 @@ impl Report {
             line(&name, Some(point.bound_bytes), "");
         }
         line("best found without moves", Some(self.best_bytes), "");
-        line("ours", Some(self.ours_bytes), "");
+        line("ours, replayed", Some(self.ours_bytes), "");
+        if self.ours_recorded_bytes.is_some() {
+            line("ours, recorded", self.ours_recorded_bytes, "");
+        }
         let note = |peer: &Peer| if peer.simulated { ", simulated" } else { ", recorded" };
         line("PyTorch", self.pytorch.bytes, note(&self.pytorch));
         line("PyTorch, expandable", self.expandable.bytes, note(&self.expandable));
