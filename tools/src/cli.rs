@@ -60,6 +60,24 @@ pub(crate) enum Command {
                       Exit codes: 0 every kernel compiles and none spills registers · 1 one does not, or there is no \
                       compiler · 2 bad input")]
     Kernels(KernelsArgs),
+    /// Say why memory ran out: from snapshots of PyTorch or of this project, or from the text of the error
+    #[command(
+        long_about = "Say why memory ran out, from snapshots of PyTorch or of this project, or from the text of the error \
+                      alone.\n\n\
+                      The request that failed is looked at, else the one that made the host wait, else the peak. The trace is \
+                      undone to that moment; each byte is accounted for, and each cause comes with its bytes, what speaks for \
+                      it, what would refute it, and whether the request would have fitted without it.\n\n\
+                      A folder is taken as the ranks of one program, a file each; the odd one out is named.",
+        after_help = "Examples:\n  \
+                      highwater why snapshot.pickle                    also .gz, .xz, .zst\n  \
+                      highwater why snapshots/                         every rank, and the odd one out\n  \
+                      python train.py 2>&1 | highwater why -           the text of the error alone\n  \
+                      highwater why snapshot.pickle --capacity 80GiB   memory that nobody accounts for shows\n  \
+                      highwater why --growth snapshot.pickle           which line grows, and when memory ends\n  \
+                      highwater why snapshot.pickle --json | jq .cause\n\n\
+                      Exit codes: 0 a cause was found · 1 the evidence does not decide · 2 bad input"
+    )]
+    Why(WhyArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Replay memory snapshots as timed work against the allocator
@@ -187,6 +205,56 @@ pub(crate) struct BoundArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `highwater why`.
+#[derive(Debug, Args)]
+pub(crate) struct WhyArgs {
+    /// A snapshot, a folder of snapshots, a text with the error, or - for stdin
+    #[arg(value_name = "FILE|DIR|-")]
+    pub(crate) input: PathBuf,
+
+    /// Look for growth alone, also where nothing failed
+    #[arg(long)]
+    pub(crate) growth: bool,
+
+    /// Memory of the device, which PyTorch's snapshots do not tell
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) capacity: Option<u64>,
+
+    /// A file with the text of the error, for what the snapshot does not tell
+    #[arg(long, value_name = "FILE")]
+    pub(crate) message: Option<PathBuf>,
+
+    /// Look at this device alone
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<usize>,
+
+    /// Lines of the program to list
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) top: usize,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A number of bytes, with a unit or without.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let scale: f64 = match unit.trim() {
+        "" | "B" => 1.0,
+        "KiB" | "K" => 1024.0,
+        "MiB" | "M" => 1024.0 * 1024.0,
+        "GiB" | "G" => 1024.0 * 1024.0 * 1024.0,
+        "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        _ => return Err("give a size like 80GiB, 85GB or 85899345920".to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| "give a size like 80GiB, 85GB or 85899345920".to_owned())?;
+    Ok((number * scale) as u64)
 }
 
 /// Options of `highwater bench`.

@@ -77,6 +77,12 @@ pub(crate) enum Failure {
         /// How many things.
         missing: usize,
     },
+    /// The evidence shows no cause.
+    #[error("the evidence does not decide, {place}; see the lines under X for what to record next time")]
+    Undecided {
+        /// The file or folder.
+        place: String,
+    },
     /// The report could not be printed.
     #[error("{0}, writing the report to stdout; the results are in the run folder all the same")]
     Report(std::io::Error),
@@ -204,6 +210,25 @@ pub(crate) enum InputError {
         /// What the system says.
         reason: String,
     },
+    /// A file that is neither a snapshot nor a text with an error.
+    #[error("{reason}, {place}; give a memory snapshot, or the text of an out-of-memory error")]
+    NotExplained {
+        /// What was looked at.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A folder without snapshots.
+    #[error("there are no snapshots, {}; give a folder with a file for each rank", .0.display())]
+    NoSnapshots(PathBuf),
+    /// A device that the snapshot does not have.
+    #[error("device {device} has neither events nor memory, --device with {place}; leave --device out")]
+    NoDevice {
+        /// `--device`.
+        device: usize,
+        /// The file.
+        place: String,
+    },
     /// A folder where a file should be.
     #[error("this is a folder, {}; give the files in it", .0.display())]
     Folder(PathBuf),
@@ -267,6 +292,7 @@ impl Failure {
             | Failure::Certificate { .. }
             | Failure::Spills { .. }
             | Failure::Bench(_)
+            | Failure::Undecided { .. }
             | Failure::Report(_)
             | Failure::LossNotFinite { .. } => NO,
         }

@@ -20,6 +20,7 @@ mod replay;
 mod scratch;
 mod train;
 mod warnings;
+mod why;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(arguments),
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Kernels(arguments) => kernels::run(arguments),
+        Command::Why(arguments) => why::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Bound(arguments) => bound::run(arguments),

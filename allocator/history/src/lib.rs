@@ -14,6 +14,8 @@
 //!
 //! **The reader** (feature `read`) loads snapshots of any origin into columns, damaged ones as far as they go.
 //!
+//! **The analyser** (feature `why`) says why memory ran out, with the bytes.
+//!
 //! This crate knows no device and no allocator, only integers.
 //!
 #![cfg_attr(feature = "viewer", doc = "```")]
@@ -66,6 +68,8 @@ mod snapshot;
 mod stacks;
 #[cfg(feature = "viewer")]
 pub mod viewer;
+#[cfg(feature = "why")]
+pub mod why;
 #[cfg(feature = "snapshot")]
 mod write;
 

@@ -1,0 +1,107 @@
+//! B: enough is free, but not in one piece.
+
+use std::collections::BTreeMap;
+
+use super::super::evidence::Evidence;
+use super::super::sites;
+use super::super::verdict::{Cause, Finding, size};
+
+/// What lies in the way: the bytes of free memory around the smallest live blocks, by the lines that hold them.
+fn pinners(e: &Evidence) -> Vec<(String, u64, u64)> {
+    let mut pinned: BTreeMap<sites::Key, (u64, u64)> = BTreeMap::new();
+    for (&address, segment) in &e.memory.segments {
+        let blocks = e.memory.blocks.range(address..address + segment.bytes);
+        let held: u64 = blocks.clone().map(|(_, held)| held.bytes).sum();
+        let Some((_, smallest)) = blocks.filter(|(_, held)| !held.pending).min_by_key(|(_, held)| held.bytes) else {
+            continue;
+        };
+        let entry = pinned.entry(sites::key(smallest)).or_default();
+        (entry.0, entry.1) = (entry.0 + segment.bytes.saturating_sub(held), entry.1 + 1);
+    }
+    let mut list: Vec<_> = pinned.into_iter().collect();
+    list.sort_by_key(|&(_, (bytes, _))| std::cmp::Reverse(bytes));
+    list.into_iter().take(3).map(|(key, (bytes, n))| (sites::site(e.loaded, key, 0, 0).site, bytes, n)).collect()
+}
+
+fn describe(e: &Evidence, finding: Finding, free: u64, action: &str) -> Finding {
+    let mut finding = finding.says(format!(
+        "{} are free in segments that it could be served from; the largest piece has {}",
+        size(free),
+        size(e.ledger.largest_run_bytes)
+    ));
+    for (site, bytes, segments) in pinners(e) {
+        finding =
+            finding.says(format!("blocks of {site} keep {} from being returned, in {segments} segments", size(bytes)));
+    }
+    if e.ledger.uncertain_bytes > 0 {
+        let uncertain = size(e.ledger.uncertain_bytes);
+        finding = finding.says(format!("up to {uncertain} of it may be tails of blocks that were not split"));
+    }
+    finding.advises(free, action)
+}
+
+/// B1: mapping page by page would cure it.
+pub(super) fn pieces(e: &Evidence) -> Option<Finding> {
+    let cf = &e.counterfactuals;
+    let free = cf.contiguous.gained_bytes;
+    let refuted = "the free memory lies in pages that are partly live (B2), or is pending (C1)";
+    if e.deficit.is_none() {
+        let gained = e.space.page_bytes().min(free);
+        let finding = e.found(Cause::B1, free, false, refuted);
+        return (e.matters(free) && gained >= free / 2)
+            .then(|| describe(e, finding, free, "expandable_segments:True gives whole free pages to other sizes"));
+    }
+    let request = e.incident.request?;
+    let split = e.ledger.largest_run_bytes < request.block;
+    if !split || cf.contiguous.fits != Some(true) || cf.pages.fits != Some(true) || e.rules.expandable {
+        return None;
+    }
+    let finding = e.found(Cause::B1, free, true, refuted);
+    let finding =
+        describe(e, finding, free, "expandable_segments:True; or allocate what lives long first, and fewer sizes");
+    Some(
+        finding.says(format!(
+            "{} of whole pages are free, which mapping page by page could use",
+            size(cf.pages.gained_bytes)
+        )),
+    )
+}
+
+/// B2: small blocks in most of the pages.
+pub(super) fn inside_pages(e: &Evidence) -> Option<Finding> {
+    let cf = &e.counterfactuals;
+    let request = e.incident.request?;
+    let split = e.ledger.largest_run_bytes < request.block;
+    if !split || cf.contiguous.fits != Some(true) || cf.pages.fits == Some(true) {
+        return None;
+    }
+    let free = cf.contiguous.gained_bytes;
+    let finding = e.found(Cause::B2, free, true, "whole pages are free (B1)");
+    let finding = describe(e, finding, free, "give small tensors that live long a pool of their own, or pack them");
+    Some(finding.says(format!("only {} of it are whole pages", size(cf.pages.gained_bytes))))
+}
+
+/// B3: a piece is large enough, and a rule keeps it for other requests.
+pub(super) fn kept_by_a_setting(e: &Evidence) -> Option<Finding> {
+    let limit = e.rules.max_split_bytes?;
+    let request = e.incident.request?;
+    let run = e.ledger.largest_run_bytes;
+    if run < request.block || e.rules.may_serve(run, request.block) {
+        return None;
+    }
+    let kept =
+        e.space.sum(|run| e.own(run) && run.bytes >= request.block && !e.rules.may_serve(run.bytes, request.block));
+    let finding = e.found(Cause::B3, kept, true, "no free piece is large enough, whatever the setting");
+    let pages = if e.rules.expandable { "; with expandable segments the rule only does harm" } else { "" };
+    Some(
+        finding
+            .says(format!(
+                "a piece of {} is free, and max_split_size of {} keeps it from a request of {}",
+                size(run),
+                size(limit),
+                size(request.block)
+            ))
+            .says(format!("{} are kept so, while {} are live{pages}", size(kept), size(e.ledger.live_bytes)))
+            .advises(kept, "leave max_split_size_mb out, or set it above what is asked for"),
+    )
+}

@@ -1,0 +1,80 @@
+//! E: memory that is not the allocator's.
+
+use super::super::counterfactuals::CONTEXT_BYTES;
+use super::super::evidence::Evidence;
+use super::super::verdict::{Cause, Finding, Moment, size};
+
+/// From which part of the device, and from how many bytes, memory outside of the allocator is worth a word.
+fn stands_out(other: u64, capacity: u64) -> bool {
+    other > capacity / 10 && other > 1 << 30
+}
+
+/// Bytes outside of the allocator, if they are known and many.
+fn outside(e: &Evidence) -> Option<u64> {
+    let (other, capacity) = (e.ledger.other_bytes?, e.ledger.capacity_bytes?);
+    stands_out(other, capacity).then_some(other)
+}
+
+fn sufficient(e: &Evidence) -> bool {
+    e.counterfactuals.outside.fits == Some(true) && !e.refused && e.deficit != Some(0)
+}
+
+/// E1: other processes, which only a message names.
+pub(super) fn other_process(e: &Evidence) -> Option<Finding> {
+    let outside = outside(e)?;
+    let message = e.message?;
+    let others: u64 = message.processes.iter().map(|process| process.bytes).sum();
+    if others == 0 {
+        return None;
+    }
+    let explained = others.min(outside);
+    let fits = sufficient(e) && 2 * explained >= outside;
+    let mut finding = e.found(Cause::E1, explained, fits, "no other process uses the device, or always as much");
+    for process in message.processes.iter().take(4) {
+        finding = finding.says(format!("process {} has {}", process.pid, size(process.bytes)));
+    }
+    Some(finding.advises(explained, "end or move those processes; look whether several ranks use one device"))
+}
+
+/// E2: libraries, contexts and mappings of this process.
+pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
+    let outside = outside(e)?;
+    let others: u64 = e.message.map_or(0, |message| message.processes.iter().map(|process| process.bytes).sum());
+    let own = outside.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
+    if own == 0 || e.incident.moment == Moment::OutOfMemory && 2 * own < outside {
+        return None;
+    }
+    let finding = e.found(Cause::E2, own, sufficient(e), "the device's tools show that another process has it (E1)");
+    let whole = e.ledger.capacity_bytes.unwrap_or(0);
+    Some(
+        finding
+            .says(format!("{} of {} are neither the allocator's nor free; a context takes about {}", size(outside), size(whole), size(CONTEXT_BYTES)))
+            .advises(own, "communication libraries, math libraries and mapped handles of other processes take it: fewer groups, smaller buffers, close handles, leave room for them"),
+    )
+}
+
+/// E3: a library found nothing left, because so much is cached.
+pub(super) fn nothing_left(e: &Evidence) -> Option<Finding> {
+    let capacity = e.ledger.capacity_bytes?;
+    let free = e.ledger.free_bytes?;
+    let cached = e.space.returnable().max(e.ledger.cached_bytes);
+    // A failure inside of the allocator is explained by other causes.
+    if e.incident.moment == Moment::OutOfMemory || free > capacity / 50 || cached < capacity / 10 {
+        return None;
+    }
+    let finding = e.found(Cause::E3, cached, false, "much is free on the device");
+    Some(
+        finding
+            .says(format!(
+                "only {} of {} are free on the device, while {} lie free in segments",
+                size(free),
+                size(capacity),
+                size(cached)
+            ))
+            .says("no request to the allocator failed: what failed was outside of it".into())
+            .advises(
+                cached,
+                "empty_cache before the library needs memory, or leave room by a limit or garbage_collection_threshold",
+            ),
+    )
+}

@@ -1,0 +1,93 @@
+//! D: free memory that belongs to somebody else inside the allocator.
+
+use std::collections::BTreeMap;
+
+use crate::read::EventAction;
+
+use super::super::evidence::Evidence;
+use super::super::pending::stream_name;
+use super::super::verdict::{Cause, Finding, Moment, size};
+
+/// D1: another stream's segments have a run that is large enough.
+pub(super) fn other_stream(e: &Evidence) -> Option<Finding> {
+    let request = e.incident.request?;
+    let cf = &e.counterfactuals.other_streams;
+    if cf.fits != Some(true) || e.deficit == Some(0) {
+        return None;
+    }
+    let mut streams: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for run in &e.space.runs {
+        let (segment, domain) = (run.segment, request.domain);
+        if segment.pool == domain.pool && segment.kind == domain.kind && segment.stream != domain.stream {
+            let entry = streams.entry(segment.stream).or_default();
+            (entry.0, entry.1) = (entry.0 + run.bytes, entry.1.max(run.bytes));
+        }
+    }
+    let mut list: Vec<_> = streams.into_iter().collect();
+    list.sort_by_key(|&(_, (_, largest))| std::cmp::Reverse(largest));
+    let mut finding =
+        e.found(Cause::D1, cf.gained_bytes, true, "no other stream has a free piece that is large enough");
+    for &(stream, (bytes, largest)) in list.iter().take(3) {
+        let name = stream_name(e.device(), stream);
+        finding = finding.says(format!("{name} has {} free, the largest piece {}", size(bytes), size(largest)));
+    }
+    let asked = stream_name(e.device(), request.domain.stream);
+    Some(finding.says(format!("the request is {asked}'s, which may not have it")).advises(
+        cf.gained_bytes,
+        "allocate on one stream and use the memory on others; or empty_cache where the phase changes",
+    ))
+}
+
+/// D2: private pools, such as those of graphs.
+pub(super) fn private(e: &Evidence) -> Option<Finding> {
+    let own = e.incident.request.map_or((0, 0), |request| request.domain.pool);
+    let mut pools: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for segment in e.memory.segments.values().filter(|segment| ![(0, 0), own].contains(&segment.pool)) {
+        *pools.entry(segment.pool).or_default() += segment.bytes;
+    }
+    let reserved: u64 = pools.values().sum();
+    let free = e.space.sum(|run| ![(0, 0), own].contains(&run.segment.pool));
+    if reserved == 0 || !e.matters(reserved) || e.deficit == Some(0) {
+        return None;
+    }
+    let much = 10 * reserved >= 3 * e.reserved();
+    let fits =
+        e.counterfactuals.private.fits == Some(true) && (e.deficit.is_some_and(|deficit| free >= deficit) || much);
+    let finding = e.found(Cause::D2, reserved, fits, "private pools hold little");
+    let trace = &e.device().trace;
+    let contexts = (0..e.incident.row.min(trace.len())).filter(|&row| trace.pool(row) != (0, 0));
+    let context = contexts.filter_map(|row| trace.compile_context(row)).next();
+    Some(
+        finding
+            .says(format!("{} private pools hold {}, {} of it free", pools.len(), size(reserved), size(free)))
+            .says_if(context.map(|text| format!("made in {}", e.loaded.symbols.text(text))))
+            .advises(reserved, "capture fewer sizes, large ones first, share one pool, or release graphs"),
+    )
+}
+
+/// D3: whole segments are free, and were not returned before the failure.
+pub(super) fn not_returned(e: &Evidence) -> Option<Finding> {
+    let cf = &e.counterfactuals.returned;
+    if e.incident.moment != Moment::OutOfMemory || cf.fits != Some(true) {
+        return None;
+    }
+    let trace = &e.device().trace;
+    let before = e.incident.row.checked_sub(1)?;
+    if matches!(trace.action(before), EventAction::SegmentFree | EventAction::SegmentUnmap) {
+        return None;
+    }
+    let segments = e.space.runs.iter().filter(|run| run.whole && run.segment.pool == (0, 0)).count();
+    let finding = e.found(Cause::D3, cf.gained_bytes, true, "segments were returned right before the failure");
+    Some(
+        finding
+            .says(format!(
+                "{segments} segments with {} were wholly free, and none was returned before the failure",
+                size(cf.gained_bytes)
+            ))
+            .says("segments are not returned while a graph is captured, nor for a pool that does not allow it".into())
+            .advises(
+                cf.gained_bytes,
+                "empty_cache before the capture; for a pool of its own, let it be used when memory is short",
+            ),
+    )
+}

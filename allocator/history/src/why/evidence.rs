@@ -1,0 +1,232 @@
+//! Everything that causes are judged by, worked out once.
+
+use crate::{
+    SegmentKind,
+    read::{Loaded, LoadedDevice},
+};
+
+use super::counterfactuals::Counterfactuals;
+use super::curves::{Curves, Frees};
+use super::growth::Trend;
+use super::incident::{Incident, Incidents};
+use super::iterations::Iterations;
+use super::memory::Memory;
+use super::message::Message;
+use super::rules::Rules;
+use super::sites;
+use super::space::{Domain, Request, Run, Space};
+use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
+use super::{Look, Options};
+
+/// One device at the moment that is explained.
+#[derive(Debug)]
+pub(super) struct Evidence<'a> {
+    pub(super) loaded: &'a Loaded,
+    pub(super) index: usize,
+    pub(super) rules: Rules,
+    pub(super) frees: Frees,
+    pub(super) curves: Curves,
+    pub(super) incidents: Incidents,
+    pub(super) incident: Incident,
+    pub(super) memory: Memory,
+    /// What is free.
+    pub(super) space: Space,
+    /// What would be free if nothing was pending.
+    pub(super) completed: Space,
+    pub(super) ledger: Ledger,
+    /// Whether the request was refused while the device had enough free for it.
+    pub(super) refused: bool,
+    /// Bytes that may be reserved at most, about, if it looks as if there was such a limit.
+    pub(super) limit: Option<u64>,
+    /// Bytes of the device that the request could have had.
+    pub(super) usable: u64,
+    /// What was missing; `None` if there was no request.
+    pub(super) deficit: Option<u64>,
+    pub(super) trend: Option<Trend>,
+    pub(super) counterfactuals: Counterfactuals,
+    pub(super) message: Option<&'a Message>,
+}
+
+impl<'a> Evidence<'a> {
+    pub(super) fn of(loaded: &'a Loaded, index: usize, options: &'a Options) -> Self {
+        let device = &loaded.devices[index];
+        let rules = Rules::of(loaded);
+        let frees = Frees::of(&device.trace);
+        let curves = Curves::of(device, frees);
+        let incidents = Incidents::of(device, &rules);
+        let incident = match options.look {
+            Look::Failure => incidents.choose(device, &rules, &curves),
+            Look::Growth => Incident { moment: Moment::End, row: device.trace.len(), request: None, device_free: None },
+        };
+        let memory = Memory::before(device, &rules, frees, incident.row);
+        let space = Space::of(&memory, |_| true);
+        let completed = Space::of(&memory, |held| !held.pending);
+        let message = options.message.as_ref();
+        let capacity = options.capacity_bytes.or(message.and_then(|m| m.capacity_bytes));
+        let capacity = capacity.or(device.notes.as_ref().and_then(|notes| notes.capacity_bytes));
+        let device_free = incident.device_free.or(message.and_then(|message| message.free_bytes));
+        let noted_other = device.notes.as_ref().and_then(|notes| notes.other_bytes);
+        let ledger = ledger(&memory, &space, incident.request.as_ref(), capacity, device_free, noted_other);
+        let refused = incident.request.is_some_and(|request| device_free.is_some_and(|free| free >= request.driver));
+        let usable = if refused { 0 } else { ledger.free_bytes.unwrap_or(0) };
+        let iterations = Iterations::before(loaded, index, incident.row);
+        let trend = iterations.map(|iterations| Trend::of(iterations, &curves, incident.row));
+        let mut evidence = Self {
+            loaded,
+            index,
+            rules,
+            frees,
+            curves,
+            incidents,
+            incident,
+            memory,
+            space,
+            completed,
+            ledger,
+            refused,
+            limit: None,
+            usable,
+            deficit: None,
+            trend,
+            counterfactuals: Counterfactuals::default(),
+            message,
+        };
+        evidence.limit = evidence.find_limit();
+        evidence.deficit = incident.request.map(|request| {
+            let run = request.block.saturating_sub(evidence.ledger.largest_run_bytes);
+            run.min(request.driver.saturating_sub(usable))
+        });
+        evidence.counterfactuals = Counterfactuals::of(&evidence);
+        evidence
+    }
+
+    pub(super) fn device(&self) -> &'a LoadedDevice {
+        &self.loaded.devices[self.index]
+    }
+
+    pub(super) fn reserved(&self) -> u64 {
+        self.ledger.reserved_bytes()
+    }
+
+    /// A limit is likely where a request is refused beside free memory, and never before more was reserved than the
+    /// request would have led to; or where memory stopped at the same bytes whenever the host waited.
+    fn find_limit(&self) -> Option<u64> {
+        if let Some(bytes) = self.message.and_then(|message| message.allowed_bytes) {
+            return Some(bytes);
+        }
+        let request = self.incident.request?;
+        let reserved = self.reserved();
+        let most = self.curves.reserved[..=self.incident.row].iter().copied().max().unwrap_or(0);
+        match self.incident.moment {
+            Moment::OutOfMemory if self.refused && most < reserved.saturating_add(request.driver) => Some(reserved),
+            Moment::Stall if self.incidents.waits.len() >= 2 => {
+                let stopped = self.incidents.waits.iter().map(|wait| self.curves.reserved[wait.row]);
+                let (low, high) = (stopped.clone().min()?, stopped.max()?);
+                (high - low < request.driver).then_some(high)
+            }
+            _ => None,
+        }
+    }
+
+    /// A finding; its confidence is the part of what was missing that it explains.
+    pub(super) fn found(&self, cause: Cause, explained_bytes: u64, sufficient: bool, refuted_by: &str) -> Finding {
+        let whole = self.deficit.filter(|&deficit| deficit > 0).unwrap_or(match self.deficit {
+            Some(_) => 1,
+            None => self.reserved(),
+        });
+        let share = (explained_bytes as f64 / whole.max(1) as f64).min(1.0);
+        let doubt = if self.memory.faults > 0 || self.curves.negative > 0 { 0.8 } else { 1.0 };
+        let refuted_by = refuted_by.to_owned();
+        let confidence = share * doubt;
+        let (evidence, advice) = (Vec::new(), Vec::new());
+        Finding { cause, explained_bytes, sufficient, confidence, evidence, refuted_by, advice }
+    }
+
+    /// Whether bytes matter where no request failed: at least a part in twenty of what is reserved.
+    pub(super) fn matters(&self, bytes: u64) -> bool {
+        self.deficit.is_some() || bytes >= (self.reserved() / 20).max(1)
+    }
+
+    /// Whether a run may serve the request; where there is none, whether it is in the common pool.
+    pub(super) fn own(&self, run: &Run) -> bool {
+        self.incident.request.map_or(run.segment.pool == (0, 0), |request| request.domain.has(&run.segment))
+    }
+
+    /// Bytes that there still is room for, if that is known.
+    pub(super) fn headroom(&self) -> Option<u64> {
+        let free = if self.refused { Some(0) } else { self.ledger.free_bytes };
+        free.map(|free| free + self.reserved() - self.ledger.live_bytes - self.ledger.rounding_bytes)
+    }
+
+    /// When there was last room enough, and what came since.
+    pub(super) fn timeline(&self) -> Option<Timeline> {
+        let request = self.incident.request?;
+        let row = self.incident.row;
+        let room = (self.reserved() + self.usable).saturating_sub(self.ledger.rounding_bytes);
+        let enough = |row: &usize| room.saturating_sub(self.curves.active(*row)) >= request.block;
+        let last = (0..=row).rev().find(enough);
+        let times = self.device().trace.times_us();
+        let since = last.unwrap_or(0);
+        let since_us = times.get(row).zip(times.get(since)).map(|(end, start)| end.saturating_sub(*start));
+        let came = |held: &super::memory::Held| held.born.is_some_and(|born| born as usize >= since);
+        Some(Timeline {
+            last_enough: last.map(|row| row as u64),
+            events_since: (row - since) as u64,
+            since_us: since_us.filter(|_| self.device().trace.is_timed()),
+            gained_bytes: self.curves.active(row).saturating_sub(self.curves.active(since)),
+            sites: sites::top(self.loaded, &self.memory, 3, came),
+        })
+    }
+}
+
+fn ledger(
+    memory: &Memory,
+    space: &Space,
+    request: Option<&Request>,
+    capacity: Option<u64>,
+    device_free: Option<u64>,
+    noted_other: Option<u64>,
+) -> Ledger {
+    let common = Domain { pool: (0, 0), stream: 0, kind: SegmentKind::Large };
+    let domain = request.map_or(common, |request| request.domain);
+    let mut ledger = Ledger { capacity_bytes: capacity, ..Ledger::default() };
+    for held in memory.blocks.values() {
+        if held.pending {
+            ledger.pending_bytes += held.bytes;
+        } else {
+            ledger.live_bytes += held.requested;
+            ledger.rounding_bytes += held.bytes - held.requested;
+        }
+    }
+    for run in &space.runs {
+        let segment = &run.segment;
+        let part = if request.is_none() && segment.pool == (0, 0) || domain.has(segment) {
+            &mut ledger.cached_bytes
+        } else if segment.pool != domain.pool {
+            &mut ledger.private_bytes
+        } else if segment.kind == domain.kind {
+            &mut ledger.other_streams_bytes
+        } else {
+            &mut ledger.other_sizes_bytes
+        };
+        *part += run.bytes;
+        if !run.whole && !segment.expandable && segment.kind == SegmentKind::Large && run.bytes <= 1 << 20 {
+            ledger.uncertain_bytes += run.bytes;
+        }
+    }
+    ledger.largest_run_bytes = space.largest(|run| domain.has(&run.segment));
+    let reserved = ledger.reserved_bytes();
+    // What the device says of the moment counts; what the recorder noted is of the end.
+    (ledger.free_bytes, ledger.other_bytes) = match (capacity, device_free, noted_other) {
+        (Some(capacity), Some(free), _) => {
+            let free = free.min(capacity.saturating_sub(reserved));
+            (Some(free), Some(capacity.saturating_sub(reserved).saturating_sub(free)))
+        }
+        (Some(capacity), None, Some(other)) => {
+            let other = other.min(capacity.saturating_sub(reserved));
+            (Some(capacity.saturating_sub(reserved).saturating_sub(other)), Some(other))
+        }
+        (_, free, _) => (free, None),
+    };
+    ledger
+}

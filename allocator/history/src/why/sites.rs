@@ -1,0 +1,107 @@
+//! Stacks as people name them: by the innermost line that is the program's own.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    StackId,
+    read::{FrameId, Loaded},
+};
+
+use super::memory::{Held, Memory};
+use super::verdict::SiteBytes;
+
+/// Most frames of a stack that are told.
+const TOLD_FRAMES: usize = 12;
+
+/// What stacks are grouped by: without one the size stands in for it.
+pub(super) type Key = (StackId, u64);
+
+pub(super) fn key(held: &Held) -> Key {
+    (held.stack, if held.stack == StackId::EMPTY { held.requested } else { 0 })
+}
+
+/// A stack with its bytes.
+pub(super) fn site(loaded: &Loaded, (stack, size): Key, bytes: u64, blocks: u64) -> SiteBytes {
+    let frames: Vec<_> = loaded.symbols.stack(stack).collect();
+    let chosen = frames.iter().find(|&&frame| is_own(loaded, frame)).or(frames.first());
+    let site = match chosen {
+        Some(&frame) => line(loaded, frame),
+        None => format!("blocks of {}, no stack recorded", super::size(size)),
+    };
+    let stack = frames.iter().take(TOLD_FRAMES).map(|&frame| line(loaded, frame)).collect();
+    SiteBytes { site, stack, phase: phase(loaded, &frames), bytes, blocks }
+}
+
+fn line(loaded: &Loaded, frame: FrameId) -> String {
+    let parts = loaded.symbols.frame(frame);
+    let (name, file) = (loaded.symbols.text(parts.name), loaded.symbols.text(parts.filename));
+    match (file, name) {
+        ("" | "??", name) => name.to_owned(),
+        (file, "") => format!("{file}:{}", parts.line),
+        (file, name) => format!("{file}:{} in {name}", parts.line),
+    }
+}
+
+/// Whether a frame is of the program, not of a library or of machine code.
+fn is_own(loaded: &Loaded, frame: FrameId) -> bool {
+    const LIBRARIES: &[&str] =
+        &["site-packages/", "dist-packages/", "/torch/", "<frozen", "<string>", "/lib/python", "/rustc/", ".cargo/"];
+    const MACHINE: &[&str] = &[".cpp", ".cc", ".c", ".h", ".hpp", ".cu", ".cuh", ".so"];
+    let file = loaded.symbols.text(loaded.symbols.frame(frame).filename);
+    let known = !file.is_empty() && file != "??" && !MACHINE.iter().any(|end| file.ends_with(end));
+    known && !LIBRARIES.iter().any(|part| file.contains(part))
+}
+
+fn phase(loaded: &Loaded, frames: &[FrameId]) -> Option<&'static str> {
+    let says = |words: &[&str]| {
+        frames.iter().any(|&frame| {
+            let parts = loaded.symbols.frame(frame);
+            let (name, file) = (loaded.symbols.text(parts.name), loaded.symbols.text(parts.filename));
+            words.iter().any(|word| name.contains(word) || file.contains(word))
+        })
+    };
+    if says(STATE) {
+        Some("optimizer step")
+    } else if says(&["reduce_scatter", "all_reduce", "all_gather", "allreduce", "allgather", "foreach_reduce"]) {
+        Some("communication")
+    } else if says(&["autograd/graph.py", "torch::autograd::", "backward", "_engine_run"]) {
+        Some("backward")
+    } else if says(&["dataloader", "pin_memory"]) {
+        Some("input")
+    } else if says(&["Torch-Compiled Region", "torchinductor", "_inductor"]) {
+        Some("compiled")
+    } else {
+        None
+    }
+}
+
+/// Words of stacks that make state at its first use.
+const STATE: &[&str] = &["/optim/", "_init_group", "_init_optim_state", "exp_avg", "Optimizer.step", "optimizer.step"];
+
+/// Whether a phase is that of an optimizer or another maker of state.
+pub(super) fn makes_state(site: &SiteBytes) -> bool {
+    site.phase == Some("optimizer step")
+        || site.stack.iter().any(|line| line.contains("cublas") || line.contains("cudnn") || line.contains("Workspace"))
+}
+
+/// The blocks that are wanted, by stack; the most bytes first.
+pub(super) fn by_stack(memory: &Memory, wanted: impl Fn(&Held) -> bool) -> Vec<(Key, u64, u64)> {
+    let mut sums: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
+    for held in memory.blocks.values().filter(|held| wanted(held)) {
+        let sum = sums.entry(key(held)).or_default();
+        sum.0 += held.requested;
+        sum.1 += 1;
+    }
+    let mut sorted: Vec<_> = sums.into_iter().map(|(key, (bytes, blocks))| (key, bytes, blocks)).collect();
+    sorted.sort_by_key(|&(_, bytes, _)| std::cmp::Reverse(bytes));
+    sorted
+}
+
+/// The sites with the most bytes.
+pub(super) fn top(loaded: &Loaded, memory: &Memory, count: usize, wanted: impl Fn(&Held) -> bool) -> Vec<SiteBytes> {
+    by_stack(memory, wanted)
+        .into_iter()
+        .take(count)
+        .map(|(key, bytes, blocks)| site(loaded, key, bytes, blocks))
+        .collect()
+}

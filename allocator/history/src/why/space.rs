@@ -1,0 +1,112 @@
+//! Free memory: its runs, and whether a request would fit.
+
+use crate::SegmentKind;
+
+use super::memory::{Held, Mapped, Memory};
+use super::rules::{PAGE_BYTES, Rules};
+
+/// What a request may be served from: segments of its pool, its stream and its kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Domain {
+    pub(super) pool: (u64, u64),
+    pub(super) stream: u64,
+    pub(super) kind: SegmentKind,
+}
+
+impl Domain {
+    pub(super) fn has(&self, segment: &Mapped) -> bool {
+        self.pool == segment.pool && self.stream == segment.stream && self.kind == segment.kind
+    }
+}
+
+/// A request that memory was wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Request {
+    /// As asked for.
+    pub(super) bytes: u64,
+    /// Of its block.
+    pub(super) block: u64,
+    /// That the driver is asked for where no cached block fits.
+    pub(super) driver: u64,
+    pub(super) domain: Domain,
+}
+
+impl Request {
+    pub(super) fn new(rules: &Rules, bytes: u64, stream: u64, pool: (u64, u64)) -> Self {
+        let block = rules.block_bytes(bytes);
+        let domain = Domain { pool, stream, kind: rules.kind(block) };
+        Self { bytes, block, driver: rules.driver_bytes(block), domain }
+    }
+}
+
+/// A free run of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Run {
+    pub(super) segment: Mapped,
+    pub(super) start: u64,
+    pub(super) bytes: u64,
+    /// Whether it is the whole segment.
+    pub(super) whole: bool,
+}
+
+impl Run {
+    /// Bytes of the whole pages in it.
+    pub(super) fn page_bytes(&self) -> u64 {
+        let end = (self.start + self.bytes) / PAGE_BYTES * PAGE_BYTES;
+        end.saturating_sub(self.start.next_multiple_of(PAGE_BYTES))
+    }
+}
+
+/// The free runs at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct Space {
+    pub(super) runs: Vec<Run>,
+}
+
+impl Space {
+    /// What is free if those blocks are that `holds` is true for.
+    pub(super) fn of(memory: &Memory, holds: impl Fn(&Held) -> bool) -> Self {
+        let mut runs = Vec::new();
+        for (&address, &segment) in &memory.segments {
+            let end = address + segment.bytes;
+            let mut at = address;
+            let mut push = |start: u64, end: u64| {
+                if start < end {
+                    runs.push(Run { segment, start, bytes: end - start, whole: end - start == segment.bytes });
+                }
+            };
+            for (&block, held) in memory.blocks.range(address..end).filter(|(_, held)| holds(held)) {
+                push(at, block);
+                at = block + held.bytes;
+            }
+            push(at, end);
+        }
+        Self { runs }
+    }
+
+    pub(super) fn sum(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
+        self.runs.iter().filter(|run| wanted(run)).map(|run| run.bytes).sum()
+    }
+
+    pub(super) fn largest(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
+        self.runs.iter().filter(|run| wanted(run)).map(|run| run.bytes).max().unwrap_or(0)
+    }
+
+    /// Bytes of segments in which nothing is live, and that the allocator may return.
+    pub(super) fn returnable(&self) -> u64 {
+        self.sum(|run| run.whole && run.segment.pool == (0, 0))
+    }
+
+    /// Bytes of whole pages that hold nothing: what mapping page by page could use anew.
+    pub(super) fn page_bytes(&self) -> u64 {
+        self.runs.iter().filter(|run| run.segment.pool == (0, 0)).map(Run::page_bytes).sum()
+    }
+
+    /// Whether a request fits, in a run of its own domain or as a new segment, when the device has so much free.
+    pub(super) fn fits(&self, rules: &Rules, request: &Request, device_free: u64) -> bool {
+        let serves = |run: &Run| request.domain.has(&run.segment) && rules.may_serve(run.bytes, request.block);
+        let pages = rules.expandable || rules.own;
+        let returned = if pages { self.page_bytes() } else { self.returnable() };
+        self.largest(serves) >= request.block || device_free.saturating_add(returned) >= request.driver
+    }
+}
