@@ -67,12 +67,12 @@ impl Counterfactuals {
         set(&mut all.pending, ledger.pending_bytes, &|request| completed.fits(rules, request, usable));
         set(&mut all.contiguous, own, &|request| own >= request.block);
         set(&mut all.pages, space.page_bytes(), &|request| {
-            space.page_bytes() + usable >= request.block.next_multiple_of(PAGE_BYTES)
+            space.page_bytes().saturating_add(usable) >= request.block.next_multiple_of(PAGE_BYTES)
         });
         set(&mut all.other_streams, space.sum(others), &|request| space.largest(others) >= request.block);
         set(&mut all.private, private, &|request| {
             let run = space.largest(|run| ![(0, 0), pool].contains(&run.segment.pool));
-            run >= request.block || private + usable >= request.driver
+            run >= request.block || private.saturating_add(usable) >= request.driver
         });
         set(&mut all.outside, outside, &|request| free.saturating_add(outside) >= request.driver);
         set(&mut all.rounding, ledger.rounding_bytes, &|_| ledger.rounding_bytes >= deficit);
@@ -80,7 +80,7 @@ impl Counterfactuals {
         set(&mut all.earlier, gained, &|_| gained >= deficit);
         set(&mut all.limit, if evidence.refused { free } else { 0 }, &|request| free >= request.driver);
         let returned = space.returnable();
-        set(&mut all.returned, returned, &|request| returned + usable >= request.driver);
+        set(&mut all.returned, returned, &|request| returned.saturating_add(usable) >= request.driver);
         all
     }
 

@@ -5,7 +5,7 @@
 
 use crate::{
     BlockState,
-    read::{EventAction, LoadedDevice, Trace},
+    read::{EventAction, LoadedDevice},
 };
 
 use super::rules::MOST_BYTES;
@@ -22,10 +22,15 @@ pub(super) enum Frees {
 }
 
 impl Frees {
-    pub(super) fn of(trace: &Trace) -> Self {
+    pub(super) fn of(device: &LoadedDevice) -> Self {
+        let trace = &device.trace;
         let has = |wanted| (0..trace.len()).any(|row| trace.action(row) == wanted);
+        let waits = || {
+            let mut blocks = device.segments.iter().flat_map(|segment| &segment.blocks);
+            blocks.any(|block| block.state == BlockState::PendingFree)
+        };
         match (has(EventAction::FreeRequested), has(EventAction::FreeCompleted)) {
-            (true, false) if trace.len() > 1 => Self::Requested,
+            (true, false) if !waits() => Self::Requested,
             (false, true) => Self::Completed,
             _ => Self::Both,
         }

@@ -12,7 +12,7 @@ use super::incident::{Incident, Incidents};
 use super::iterations::Iterations;
 use super::memory::Memory;
 use super::message::Message;
-use super::rules::Rules;
+use super::rules::{MOST_BYTES, Rules};
 use super::sites;
 use super::space::{Domain, Request, Run, Space};
 use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
@@ -51,7 +51,7 @@ impl<'a> Evidence<'a> {
     pub(super) fn of(loaded: &'a Loaded, index: usize, options: &'a Options) -> Self {
         let device = &loaded.devices[index];
         let rules = Rules::of(loaded);
-        let frees = Frees::of(&device.trace);
+        let frees = Frees::of(device);
         let curves = Curves::of(device, frees);
         let incidents = Incidents::of(device, &rules);
         let incident = match options.look {
@@ -65,12 +65,13 @@ impl<'a> Evidence<'a> {
         let capacity = options.capacity_bytes.or(message.and_then(|m| m.capacity_bytes));
         let capacity = capacity.or(device.notes.as_ref().and_then(|notes| notes.capacity_bytes));
         let device_free = incident.device_free.or(message.and_then(|message| message.free_bytes));
+        let (capacity, device_free) = (capacity.map(sane), device_free.map(sane));
         let noted_other = device.notes.as_ref().and_then(|notes| notes.other_bytes);
         let ledger = ledger(&memory, &space, incident.request.as_ref(), capacity, device_free, noted_other);
         let refused = incident.request.is_some_and(|request| device_free.is_some_and(|free| free >= request.driver));
         let usable = if refused { 0 } else { ledger.free_bytes.unwrap_or(0) };
         let iterations = Iterations::before(loaded, index, incident.row);
-        let trend = iterations.map(|iterations| Trend::of(iterations, &curves, incident.row));
+        let trend = iterations.map(|iterations| Trend::of(iterations, &device.trace, &curves, incident.row));
         let mut evidence = Self {
             loaded,
             index,
@@ -152,17 +153,22 @@ impl<'a> Evidence<'a> {
         self.incident.request.map_or(run.segment.pool == (0, 0), |request| request.domain.has(&run.segment))
     }
 
-    /// Bytes that there still is room for, if that is known.
+    /// Bytes that there still is room for, if that is known and the end has not come.
     pub(super) fn headroom(&self) -> Option<u64> {
-        let free = if self.refused { Some(0) } else { self.ledger.free_bytes };
-        free.map(|free| free + self.reserved() - self.ledger.live_bytes - self.ledger.rounding_bytes)
+        if self.incident.moment == Moment::OutOfMemory {
+            return None;
+        }
+        self.ledger.free_bytes.map(|free| {
+            let inside = self.reserved() - self.ledger.live_bytes - self.ledger.rounding_bytes;
+            inside.saturating_add(free)
+        })
     }
 
     /// When there was last room enough, and what came since.
     pub(super) fn timeline(&self) -> Option<Timeline> {
         let request = self.incident.request?;
         let row = self.incident.row;
-        let room = (self.reserved() + self.usable).saturating_sub(self.ledger.rounding_bytes);
+        let room = self.reserved().saturating_add(self.usable).saturating_sub(self.ledger.rounding_bytes);
         let enough = |row: &usize| room.saturating_sub(self.curves.active(*row)) >= request.block;
         let last = (0..=row).rev().find(enough);
         let times = self.device().trace.times_us();
@@ -177,6 +183,11 @@ impl<'a> Evidence<'a> {
             sites: sites::top(self.loaded, &self.memory, 3, came),
         })
     }
+}
+
+/// A size that a device may have.
+fn sane(bytes: u64) -> u64 {
+    bytes.min(MOST_BYTES)
 }
 
 fn ledger(

@@ -3,11 +3,13 @@
 //! The least that each iteration held is what counts, so that it does not matter where in an iteration it is cut, nor
 //! how large its batch was.
 
-use crate::read::{EventAction, Loaded};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::read::{EventAction, Loaded, Trace};
 
 use super::curves::Curves;
 use super::iterations::Iterations;
-use super::memory::Memory;
+use super::memory::{Held, Memory};
 use super::sites::{self, Key};
 use super::verdict::{Growth, SiteBytes};
 
@@ -44,11 +46,14 @@ pub(super) enum Shape {
 
 /// From which fit on a line is a line.
 const GOOD_FIT: f64 = 0.9;
+/// Iterations that nobody marked have to be so many.
+const MANY: usize = 8;
 /// Most lines that are told.
 const MOST_SITES: usize = 5;
 
 impl Trend {
-    pub(super) fn of(iterations: Iterations, curves: &Curves, row: usize) -> Self {
+    /// The trend before a row.
+    pub(super) fn of(iterations: Iterations, trace: &Trace, curves: &Curves, row: usize) -> Self {
         let ends = iterations.starts.iter().skip(1).copied().chain([row + 1]);
         let floor = |(&start, end): (&usize, usize)| curves.live[start..end].iter().copied().min().unwrap_or(0);
         let mut floors: Vec<u64> = iterations.starts.iter().zip(ends).map(floor).collect();
@@ -59,7 +64,8 @@ impl Trend {
         let (whole, late) = (line(&floors), line(&floors[floors.len() / 2..]));
         let use_late = whole.1 < GOOD_FIT && late.1 >= GOOD_FIT && floors.len() >= 8;
         let (from, (slope, fit)) = if use_late { (floors.len() / 2, late) } else { (0, whole) };
-        let shape = shape(&floors, from, slope, fit);
+        let trusted = iterations.marked || floors.len() >= MANY && gives_back(trace, iterations.starts[0], row);
+        let shape = if trusted { shape(&floors, from, slope, fit) } else { Shape::Flat };
         Self { iterations, floors, from, slope, fit, shape }
     }
 
@@ -68,7 +74,11 @@ impl Trend {
         let last = self.floors.last().copied().unwrap_or(0);
         let from = match self.shape {
             Shape::Flat => return 0,
-            Shape::Line => self.floors[self.from],
+            // By the line, as the first iterations make what is theirs once.
+            Shape::Line => {
+                let steps = (self.floors.len() - 1 - self.from) as f64;
+                return ((self.slope * steps).round() as u64).min(last);
+            }
             Shape::Teeth { last, .. } => self.floors[last],
             Shape::Step(at) => self.floors[at - 1],
         };
@@ -80,7 +90,8 @@ impl Trend {
         self.iterations.starts[match self.shape {
             Shape::Flat | Shape::Line => self.from,
             Shape::Teeth { last, .. } => last,
-            Shape::Step(at) => at,
+            // The least of an iteration shows what the one before has kept.
+            Shape::Step(at) => at - 1,
         }]
     }
 
@@ -117,27 +128,59 @@ impl Trend {
     /// blocks of those iterations were freed again.
     fn keepers(&self, loaded: &Loaded, index: usize, memory: &Memory, row: usize) -> (Vec<SiteBytes>, u64) {
         let (since, starts) = (self.since_row(), &self.iterations.starts);
-        let lately = |held: &super::memory::Held| held.born.is_some_and(|born| born as usize >= since) && !held.pending;
+        let lately = |held: &Held| held.born.is_some_and(|born| born as usize >= since) && !held.pending;
         let of = starts.iter().filter(|&&start| start >= since).count();
-        let mut spread: std::collections::BTreeMap<Key, std::collections::BTreeSet<usize>> = Default::default();
+        let mut spread: BTreeMap<Key, BTreeSet<usize>> = Default::default();
         for held in memory.blocks.values().filter(|held| lately(held)) {
             let born = held.born.expect("only such blocks are looked at") as usize;
             spread.entry(sites::key(held)).or_default().insert(starts.partition_point(|&start| start <= born));
         }
         let often = |key: &Key| matches!(self.shape, Shape::Step(_)) || 2 * spread[key].len() >= of.max(2);
         let keepers: Vec<_> = sites::by_stack(memory, lately).into_iter().filter(|(key, ..)| often(key)).collect();
+        let mut told: Vec<_> =
+            keepers.iter().take(MOST_SITES).map(|&of| sites::site(loaded, of.0, of.1, of.2)).collect();
+        let Some((&(key, bytes, _), site)) = keepers.first().zip(told.first_mut()) else { return (told, 0) };
+        let mut size = key.1;
+        // One stack often makes temporary blocks too. If most of what it keeps has one size, that is what is counted.
+        if let Some((usual, blocks)) = usual_size(memory, key, lately)
+            && 2 * usual * blocks > bytes
+        {
+            (size, site.bytes, site.blocks) = (usual, usual * blocks, blocks);
+        }
         let trace = &loaded.devices[index].trace;
-        let freed = keepers.first().map_or(0, |&((stack, size), _, kept)| {
-            let is_it = |row: &usize| {
-                trace.action(*row) == EventAction::Alloc
-                    && trace.stacks()[*row] == stack
-                    && (size == 0 || trace.bytes()[*row] == size)
-            };
-            ((since..row.min(trace.len())).filter(is_it).count() as u64).saturating_sub(kept)
-        });
-        let told = keepers.into_iter().take(MOST_SITES);
-        (told.map(|(key, bytes, blocks)| sites::site(loaded, key, bytes, blocks)).collect(), freed)
+        let is_it = |row: &usize| {
+            trace.action(*row) == EventAction::Alloc
+                && trace.stacks()[*row] == key.0
+                && (size == 0 || trace.bytes()[*row] == size)
+        };
+        let made = (since..row.min(trace.len())).filter(is_it).count() as u64;
+        let freed = made.saturating_sub(site.blocks);
+        (told, freed)
     }
+}
+
+/// The size that makes up the most bytes of a stack, and its blocks.
+fn usual_size(memory: &Memory, key: Key, wanted: impl Fn(&Held) -> bool) -> Option<(u64, u64)> {
+    let mut sizes: BTreeMap<u64, u64> = BTreeMap::new();
+    for held in memory.blocks.values().filter(|held| wanted(held) && sites::key(held) == key) {
+        *sizes.entry(held.requested).or_default() += 1;
+    }
+    sizes.into_iter().max_by_key(|(size, blocks)| size * blocks)
+}
+
+/// Whether at least a fourth of what is allocated between rows is freed there too. In an iteration much is; when layers
+/// are made, or keep what their backward pass will need, next to nothing is.
+fn gives_back(trace: &Trace, start: usize, end: usize) -> bool {
+    let (mut taken, mut given) = (0_u64, 0_u64);
+    for row in start..end.min(trace.len()) {
+        let sum = match trace.action(row) {
+            EventAction::Alloc => &mut taken,
+            EventAction::FreeCompleted | EventAction::Free => &mut given,
+            _ => continue,
+        };
+        *sum = sum.saturating_add(trace.bytes()[row]);
+    }
+    given >= taken / 4
 }
 
 /// Slope and fit of the line through values at equal distances.
@@ -162,8 +205,12 @@ fn shape(floors: &[u64], from: usize, slope: f64, fit: f64) -> Shape {
     }
     let steps = floors.windows(2).map(|pair| pair[1] as i64 - pair[0] as i64);
     let rises = steps.clone().filter(|&step| step > 0).count();
-    let drops: Vec<usize> =
-        steps.clone().enumerate().filter(|&(_, step)| 4 * -step >= range as i64).map(|(index, _)| index + 1).collect();
+    let drops: Vec<usize> = steps
+        .clone()
+        .enumerate()
+        .filter(|&(_, step)| -step >= (range / 4) as i64)
+        .map(|(index, _)| index + 1)
+        .collect();
     let mostly_up = rises >= 3 * drops.len() && 10 * rises >= 6 * (floors.len() - 1 - drops.len());
     if let Some(&last) = drops.last().filter(|_| mostly_up) {
         return Shape::Teeth { last, drops: drops.len() };

@@ -17,6 +17,8 @@ pub(super) struct Iterations {
     pub(super) by: String,
     /// The first row of each, ascending.
     pub(super) starts: Vec<usize>,
+    /// Whether the program marked them. What merely comes back may be the layers of one pass.
+    pub(super) marked: bool,
 }
 
 /// Fewer are no iterations.
@@ -50,7 +52,7 @@ fn marked(loaded: &Loaded, device: &LoadedDevice, row: usize) -> Option<Iteratio
         starts.dedup();
         starts.retain(|&start| start < row);
         let name = prefix.trim_end_matches('#');
-        (starts.len() >= FEWEST).then(|| Iterations { by: format!("from {name} to {name}"), starts })
+        (starts.len() >= FEWEST).then(|| Iterations { by: format!("from {name} to {name}"), starts, marked: true })
     })
 }
 
@@ -80,7 +82,7 @@ fn spanned(loaded: &Loaded, device: &LoadedDevice, row: usize) -> Option<Iterati
             (current, _) = (number, starts.push(at));
         }
     }
-    (starts.len() >= FEWEST).then(|| Iterations { by: "from span to span of a step".into(), starts })
+    (starts.len() >= FEWEST).then(|| Iterations { by: "from span to span of a step".into(), starts, marked: true })
 }
 
 #[derive(Clone, Copy, Default)]
@@ -144,5 +146,5 @@ fn regular(loaded: &Loaded, device: &LoadedDevice, row: usize) -> Option<Iterati
     let chosen = returns.iter().enumerate().filter(|(_, found)| regular(found) && found.count == count);
     let (number, _) = chosen.min_by_key(|(_, found)| found.first)?;
     let starts = things.iter().filter(|&&(_, of)| of as usize == number).map(|&(at, _)| at).collect();
-    Some(Iterations { by: "from one allocation of a line to its next".into(), starts })
+    Some(Iterations { by: "from one allocation of a line to its next".into(), starts, marked: false })
 }

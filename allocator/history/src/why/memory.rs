@@ -89,7 +89,8 @@ impl Memory {
         let end = address.checked_add(mapped.bytes);
         let free = end.is_some_and(|end| {
             let before = self.segments.range(..end).next_back();
-            mapped.bytes > 0 && before.is_none_or(|(&start, before)| start + before.bytes <= address)
+            (1..=MOST_BYTES).contains(&mapped.bytes)
+                && before.is_none_or(|(&start, before)| start + before.bytes <= address)
         });
         if free {
             self.segments.insert(address, mapped);

@@ -386,5 +386,6 @@ fn bytes_of(number: &str, unit: &str) -> Option<u64> {
         "TiB" | "TB" => (1_u64 << 40) as f64,
         _ => return None,
     };
-    Some((number * scale).round() as u64)
+    // No device has a pebibyte.
+    Some((number * scale).round().min((1_u64 << 50) as f64) as u64)
 }

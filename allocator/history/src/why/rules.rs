@@ -19,7 +19,7 @@ const MID_BYTES: u64 = 10 << 20;
 /// Bytes of the segments that several large blocks share.
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 /// No size is taken to be more than this.
-pub(super) const MOST_BYTES: u64 = 1 << 60;
+pub(super) const MOST_BYTES: u64 = 1 << 50;
 
 /// The rules of one snapshot.
 #[derive(Clone, PartialEq, Debug)]

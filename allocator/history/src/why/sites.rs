@@ -13,6 +13,9 @@ use super::verdict::SiteBytes;
 /// Most frames of a stack that are told.
 const TOLD_FRAMES: usize = 12;
 
+/// Most stacks that are looked at to find the sites.
+const MOST_STACKS: usize = 1000;
+
 /// What stacks are grouped by: without one the size stands in for it.
 pub(super) type Key = (StackId, u64);
 
@@ -97,11 +100,24 @@ pub(super) fn by_stack(memory: &Memory, wanted: impl Fn(&Held) -> bool) -> Vec<(
     sorted
 }
 
-/// The sites with the most bytes.
+/// The sites with the most bytes. Stacks that share their line are one site, with the stack of the largest.
 pub(super) fn top(loaded: &Loaded, memory: &Memory, count: usize, wanted: impl Fn(&Held) -> bool) -> Vec<SiteBytes> {
-    by_stack(memory, wanted)
-        .into_iter()
-        .take(count)
-        .map(|(key, bytes, blocks)| site(loaded, key, bytes, blocks))
-        .collect()
+    let mut sites: Vec<SiteBytes> = Vec::new();
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    for (key, bytes, blocks) in by_stack(memory, wanted).into_iter().take(MOST_STACKS) {
+        let site = site(loaded, key, bytes, blocks);
+        match places.get(&site.site) {
+            Some(&place) => {
+                sites[place].bytes += bytes;
+                sites[place].blocks += blocks;
+            }
+            None => {
+                places.insert(site.site.clone(), sites.len());
+                sites.push(site);
+            }
+        }
+    }
+    sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
+    sites.truncate(count);
+    sites
 }

@@ -155,8 +155,17 @@ impl Ledger {
     /// Bytes of segments.
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
-        let free = self.cached_bytes + self.other_streams_bytes + self.other_sizes_bytes + self.private_bytes;
-        self.live_bytes + self.rounding_bytes + self.pending_bytes + free + self.unallocated_bytes
+        let parts = [
+            self.live_bytes,
+            self.rounding_bytes,
+            self.pending_bytes,
+            self.cached_bytes,
+            self.other_streams_bytes,
+            self.other_sizes_bytes,
+            self.private_bytes,
+            self.unallocated_bytes,
+        ];
+        parts.into_iter().fold(0, u64::saturating_add)
     }
 
     /// The entries by name, that are not 0. Their sum is the capacity, where all of them are known.
@@ -180,7 +189,8 @@ impl Ledger {
     /// Sum of the entries, bytes.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.reserved_bytes() + self.other_bytes.unwrap_or(0) + self.free_bytes.unwrap_or(0)
+        let outside = self.other_bytes.unwrap_or(0).saturating_add(self.free_bytes.unwrap_or(0));
+        self.reserved_bytes().saturating_add(outside)
     }
 }
 

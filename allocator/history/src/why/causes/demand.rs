@@ -45,6 +45,8 @@ fn advise(finding: Finding, top: &[super::super::verdict::SiteBytes]) -> Finding
 
 /// How much larger than all before a request is that stands out.
 const TIMES: u64 = 4;
+/// Below this no request is large.
+const LARGE_BYTES: u64 = 16 << 20;
 
 /// A2: the request is far larger than any before.
 pub(super) fn oversized(e: &Evidence) -> Option<Finding> {
@@ -57,7 +59,9 @@ pub(super) fn oversized(e: &Evidence) -> Option<Finding> {
     }
     most = most.max(e.memory.blocks.values().map(|held| held.requested).max().unwrap_or(0));
     let more_than_all = e.ledger.capacity_bytes.is_some_and(|capacity| request.bytes > capacity);
-    if !more_than_all && (count < 8 || most == 0 || request.bytes < most.saturating_mul(TIMES)) {
+    if !more_than_all
+        && (count < 8 || most == 0 || request.bytes < LARGE_BYTES || request.bytes < most.saturating_mul(TIMES))
+    {
         return None;
     }
     let typical = super::super::space::Request::new(&e.rules, most.max(1), request.domain.stream, request.domain.pool);
@@ -103,7 +107,7 @@ pub(super) fn first_state(e: &Evidence) -> Option<Finding> {
     let again = (made.count() as u64).saturating_sub(blocks) > blocks / 4;
     let grown = e.curves.live[e.incident.row].saturating_sub(e.curves.live[first.min(e.incident.row)]);
     // While it is being made, it is most of what comes.
-    if !makes_state(&asked) || again || blocks < 2 || bytes < e.deficit? || 2 * bytes < grown {
+    if !makes_state(&asked) || again || blocks < 2 || bytes < e.deficit? || bytes < grown / 2 {
         return None;
     }
     let site = sites::site(e.loaded, state[0].0, state[0].1, state[0].2);

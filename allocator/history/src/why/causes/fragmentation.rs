@@ -18,9 +18,16 @@ fn pinners(e: &Evidence) -> Vec<(String, u64, u64)> {
         let entry = pinned.entry(sites::key(smallest)).or_default();
         (entry.0, entry.1) = (entry.0 + segment.bytes.saturating_sub(held), entry.1 + 1);
     }
-    let mut list: Vec<_> = pinned.into_iter().collect();
-    list.sort_by_key(|&(_, (bytes, _))| std::cmp::Reverse(bytes));
-    list.into_iter().take(3).map(|(key, (bytes, n))| (sites::site(e.loaded, key, 0, 0).site, bytes, n)).collect()
+    let mut lines: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (key, (bytes, segments)) in pinned {
+        let entry = lines.entry(sites::site(e.loaded, key, 0, 0).site).or_default();
+        (entry.0, entry.1) = (entry.0 + bytes, entry.1 + segments);
+    }
+    let mut list: Vec<_> = lines.into_iter().map(|(site, (bytes, segments))| (site, bytes, segments)).collect();
+    list.retain(|&(_, bytes, _)| bytes > 0);
+    list.sort_by_key(|&(_, bytes, _)| std::cmp::Reverse(bytes));
+    list.truncate(3);
+    list
 }
 
 fn describe(e: &Evidence, finding: Finding, free: u64, action: &str) -> Finding {

@@ -29,7 +29,7 @@ pub(super) fn leak(e: &Evidence) -> Option<Finding> {
     if let Some(first) = growth.sites.first() {
         let each = first.blocks as f64 / growth.iterations.max(1) as f64;
         finding = finding.says(format!(
-            "{} keeps {} in {} blocks, {each:.1} an iteration; {} of those it made were freed again",
+            "{} keeps {} in {} blocks, {each:.1} an iteration; {} of such blocks were freed again",
             first.site,
             size(first.bytes),
             first.blocks,

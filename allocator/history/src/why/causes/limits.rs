@@ -31,7 +31,7 @@ pub(super) fn refused(e: &Evidence) -> Option<Finding> {
     }
     let free = e.ledger.free_bytes.unwrap_or(0);
     let most = e.curves.reserved[..=e.incident.row].iter().copied().max().unwrap_or(0);
-    let finding = e.found(Cause::H2, free, true, "a limit is set (H1)");
+    let finding = e.found(Cause::H2, free, e.limit.is_none(), "a limit is set (H1)");
     let finding = finding.says(format!("{} were free on the device when the request was refused", size(free)));
     Some(if e.limit.is_none() {
         finding

@@ -56,7 +56,7 @@ pub(super) fn all(evidence: &Evidence) -> Vec<Finding> {
         // Sorting is stable: sufficient ones stay in the order of the table.
         findings.sort_by_key(|finding| (!finding.sufficient, if finding.sufficient { 0 } else { rest(finding) }));
     } else {
-        findings.sort_by_key(|finding| Reverse(finding.explained_bytes));
+        findings.sort_by_key(|finding| (!finding.sufficient, Reverse(finding.explained_bytes)));
     }
     missing::add(evidence, &mut findings);
     findings

@@ -57,16 +57,18 @@ pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
 pub(super) fn nothing_left(e: &Evidence) -> Option<Finding> {
     let capacity = e.ledger.capacity_bytes?;
     let free = e.ledger.free_bytes?;
-    let cached = e.space.returnable().max(e.ledger.cached_bytes);
+    // What failed was outside of the trace, and the snapshot was taken then.
+    let end = e.device().trace.len();
+    let cached = e.curves.reserved[end].saturating_sub(e.curves.active(end));
     // A failure inside of the allocator is explained by other causes.
     if e.incident.moment == Moment::OutOfMemory || free > capacity / 50 || cached < capacity / 10 {
         return None;
     }
-    let finding = e.found(Cause::E3, cached, false, "much is free on the device");
+    let finding = e.found(Cause::E3, cached, true, "much is free on the device");
     Some(
         finding
             .says(format!(
-                "only {} of {} are free on the device, while {} lie free in segments",
+                "only {} of {} are free on the device, while {} lie free in segments at the end",
                 size(free),
                 size(capacity),
                 size(cached)

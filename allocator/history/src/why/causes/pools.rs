@@ -50,7 +50,7 @@ pub(super) fn private(e: &Evidence) -> Option<Finding> {
     if reserved == 0 || !e.matters(reserved) || e.deficit == Some(0) {
         return None;
     }
-    let much = 10 * reserved >= 3 * e.reserved();
+    let much = reserved / 3 >= e.reserved() / 10;
     let fits =
         e.counterfactuals.private.fits == Some(true) && (e.deficit.is_some_and(|deficit| free >= deficit) || much);
     let finding = e.found(Cause::D2, reserved, fits, "private pools hold little");

@@ -1,0 +1,64 @@
+//! E: memory that is not the allocator's.
+
+use highwater_history::why::{Message, Options};
+
+use crate::world::{GIB, MIB, Value, World, capacity, causes, dict, text};
+
+fn full() -> World {
+    let mut world = World::new();
+    for layer in 0..40 {
+        world.alloc(GIB, &format!("model.py:{layer} in build"));
+    }
+    world.out_of_memory(2 * GIB, GIB, "train.py:3 in forward");
+    world
+}
+
+#[test]
+fn e1_another_process() {
+    let told = |others: &str| {
+        let text = format!(
+            "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 1.00 GiB is \
+             free. {others}Of the allocated memory 40.00 GiB is allocated by PyTorch, and 0 bytes is reserved by PyTorch but \
+             unallocated."
+        );
+        let mut options = Options::default();
+        options.message = Some(Message::parse(&text).unwrap());
+        full().why_with(&options)
+    };
+    let verdict = told("Process 4711 has 38.00 GiB memory in use. ");
+    assert_eq!((causes(&verdict)[0].as_str(), verdict.findings[0].explained_bytes), ("E1", 38 * GIB));
+    assert_eq!(verdict.findings[0].evidence[0], "process 4711 has 38.00 GiB");
+    assert_eq!(verdict.ledger.other_bytes, Some(39 * GIB));
+    assert_eq!(causes(&told(""))[0], "E2", "nobody else is there");
+}
+
+#[test]
+fn e2_this_process_outside_of_the_allocator() {
+    let verdict = full().why_with(&capacity(48 * GIB));
+    assert_eq!((causes(&verdict)[0].as_str(), verdict.findings[0].explained_bytes), ("E2", 7 * GIB - 512 * MIB));
+    let verdict = full().why_with(&capacity(42 * GIB));
+    assert_eq!(causes(&verdict)[0], "A1", "1 GiB outside is usual");
+}
+
+#[test]
+fn e3_nothing_is_left_for_a_library() {
+    let story = |cached: u64| {
+        let mut world = World::new();
+        world.alloc(10 * GIB, "model.py:1 in build");
+        let activation = world.alloc(cached, "train.py:3 in forward");
+        world.free(activation);
+        let device = dict([
+            ("name", text("gpu")),
+            ("capacity_bytes", Value::Int(24 * GIB)),
+            ("other_bytes", Value::Int(24 * GIB - 10 * GIB - 12 * GIB - 100 * MIB)),
+        ]);
+        world.recorder = Some(dict([("version", Value::Int(1)), ("devices", Value::List(vec![device]))]));
+        world.time_us += 10;
+        let end = world.alloc(512, "log.py:1 in log");
+        world.free(end);
+        world.why()
+    };
+    let causes_of = |cached| causes(&story(cached));
+    assert_eq!(causes_of(12 * GIB)[0], "E3");
+    assert!(!causes_of(8 * GIB).contains(&"E3".to_owned()), "4 GiB are free");
+}
