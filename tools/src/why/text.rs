@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use highwater::history::why::{Finding, Growth, Moment, OddOne, SiteBytes, Timeline, Verdict, size};
+use highwater::history::why::{Cause, Finding, Growth, Moment, OddOne, SiteBytes, Timeline, Verdict, size};
 
 use super::Answer;
 
@@ -88,8 +88,16 @@ fn line(place: &str, verdict: &Verdict, style: Style) -> String {
 
 fn whole(text: &mut String, place: &str, verdict: &Verdict, style: Style) {
     head(text, place, verdict, style);
-    for finding in &verdict.findings {
-        tell(text, finding, style);
+    for (index, finding) in verdict.findings.iter().enumerate() {
+        // Behind other causes it is a list of what could be known better.
+        if finding.cause == Cause::X && index > 0 {
+            let _ = writeln!(text, "\n{}", style.strong("What the evidence lacks"));
+            for line in &finding.evidence {
+                let _ = writeln!(text, "    {line}");
+            }
+        } else {
+            tell(text, finding, style);
+        }
     }
     if !verdict.together.is_empty() {
         let causes: Vec<_> = verdict.together.iter().map(|cause| cause.id()).collect();
@@ -152,12 +160,15 @@ fn limit_words(verdict: &Verdict, limit: u64) -> String {
     format!("a limit on what may be reserved, at about {}{free} (H1)", size(limit))
 }
 
-fn tell(text: &mut String, finding: &Finding, style: Style) {
+fn explains(finding: &Finding) -> String {
     let enough = if finding.sufficient { "sufficient, " } else { "" };
-    let sure =
-        format!("{enough}explains {}, confidence {:.0} %", size(finding.explained_bytes), 100.0 * finding.confidence);
+    format!("  ({enough}explains {}, confidence {:.0} %)", size(finding.explained_bytes), 100.0 * finding.confidence)
+}
+
+fn tell(text: &mut String, finding: &Finding, style: Style) {
+    let sure = if finding.cause == Cause::X { String::new() } else { explains(finding) };
     let cause = style.cause(&finding.cause.id());
-    let _ = writeln!(text, "\n{cause}  {}  ({sure})", style.strong(finding.cause.title()));
+    let _ = writeln!(text, "\n{cause}  {}{sure}", style.strong(finding.cause.title()));
     for line in &finding.evidence {
         let _ = writeln!(text, "    {line}");
     }

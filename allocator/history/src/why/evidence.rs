@@ -56,7 +56,7 @@ impl<'a> Evidence<'a> {
         let incidents = Incidents::of(device, &rules);
         let incident = match options.look {
             Look::Failure => incidents.choose(device, &rules, &curves),
-            Look::Growth => Incident { moment: Moment::End, row: device.trace.len(), request: None, device_free: None },
+            Look::Growth => incidents.end(device),
         };
         let memory = Memory::before(device, &rules, frees, incident.row);
         let space = Space::of(&memory, |_| true);

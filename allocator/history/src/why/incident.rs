@@ -54,7 +54,7 @@ impl Incidents {
     /// The one to explain.
     pub(super) fn choose(&self, device: &LoadedDevice, rules: &Rules, curves: &Curves) -> Incident {
         let trace = &device.trace;
-        if let Some(&(row, _)) = self.failures.iter().rev().find(|failure| !failure.1).or(self.failures.last()) {
+        if let Some(row) = self.failure() {
             let request = Request::new(rules, trace.bytes()[row], trace.streams()[row], trace.pool(row));
             let device_free = trace.device_free_bytes(row);
             return Incident { moment: Moment::OutOfMemory, row, request: Some(request), device_free };
@@ -63,10 +63,27 @@ impl Incidents {
         if let Some(wait) = heaviest {
             return Incident { moment: Moment::Stall, row: wait.row, request: wait.request, device_free: None };
         }
-        let most = |&row: &usize| (curves.reserved[row], curves.active(row), std::cmp::Reverse(row));
-        let row = (0..curves.live.len()).max_by_key(most).unwrap_or(0);
-        Incident { moment: Moment::Peak, row, request: None, device_free: None }
+        Incident { moment: Moment::Peak, row: peak(trace, curves), request: None, device_free: None }
     }
+
+    /// The last failure, of those that were not made good if there are any.
+    fn failure(&self) -> Option<usize> {
+        let last = self.failures.iter().rev().find(|failure| !failure.1).or(self.failures.last());
+        last.map(|failure| failure.0)
+    }
+
+    /// The end, or the last failure: behind it a program unwinds.
+    pub(super) fn end(&self, device: &LoadedDevice) -> Incident {
+        let row = self.failure().unwrap_or(device.trace.len());
+        Incident { moment: Moment::End, row, request: None, device_free: None }
+    }
+}
+
+/// The first row at which the most is reserved, and the allocation made for which it was.
+fn peak(trace: &Trace, curves: &Curves) -> usize {
+    let most = curves.reserved.iter().max().copied().unwrap_or(0);
+    let first = curves.reserved.iter().position(|&reserved| reserved == most).unwrap_or(0);
+    if first < trace.len() && trace.action(first) == EventAction::Alloc { first + 1 } else { first }
 }
 
 /// The row at which the same is allocated that failed at a row.

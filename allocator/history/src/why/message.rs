@@ -63,7 +63,9 @@ const BARE: &[&str] = &[
     "cudaErrorMemoryAllocation",
     "RESOURCE_EXHAUSTED: Out of memory",
     "HIP error: out of memory",
-    "out of memory",
+    "CUDA out of memory",
+    "HIP out of memory",
+    "XPU out of memory",
 ];
 
 impl Message {

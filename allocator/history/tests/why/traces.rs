@@ -60,3 +60,13 @@ fn iterations_of_the_optimizer_do_not_grow() {
     assert_eq!(growth.iteration, "from Optimizer.step to Optimizer.step");
     assert_eq!(growth.gained_bytes, 0);
 }
+
+#[test]
+fn growth_is_looked_at_before_the_program_unwinds() {
+    let mut options = Options::default();
+    options.look = Look::Growth;
+    let verdict = explain(&load(LEAK), &options).remove(0);
+    assert_eq!((verdict.moment, verdict.cause()), (Moment::End, Cause::F1));
+    let growth = verdict.growth.expect("there are iterations");
+    assert_eq!((growth.sites[0].blocks, growth.freed_again), (192, 0));
+}

@@ -37,8 +37,8 @@ fn describe(e: &Evidence, finding: Finding, free: u64, action: &str) -> Finding 
         size(e.ledger.largest_run_bytes)
     ));
     for (site, bytes, segments) in pinners(e) {
-        finding =
-            finding.says(format!("blocks of {site} keep {} from being returned, in {segments} segments", size(bytes)));
+        finding = finding
+            .says(format!("{site}: its blocks keep {} from being returned, in {segments} segments", size(bytes)));
     }
     if e.ledger.uncertain_bytes > 0 {
         let uncertain = size(e.ledger.uncertain_bytes);
