@@ -7,3 +7,4 @@ mod replay;
 mod scratch;
 mod support;
 mod training;
+mod why;

@@ -45,8 +45,7 @@ impl Incidents {
         let trace = &device.trace;
         let failed = |row: &usize| trace.action(*row) == EventAction::OutOfMemory;
         let failures = (0..trace.len()).filter(failed).map(|row| (row, again(trace, row).is_some())).collect();
-        let mut waits = released(trace, rules);
-        waits.extend(noted(device, rules));
+        let mut waits = if rules.own { noted(device, rules) } else { released(trace, rules) };
         waits.sort_by_key(|wait| wait.row);
         Self { failures, waits }
     }

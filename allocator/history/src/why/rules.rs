@@ -90,7 +90,8 @@ impl Rules {
 
     /// Which segments serve a block.
     pub(super) fn kind(&self, block: u64) -> SegmentKind {
-        if block <= SMALL_BYTES { SegmentKind::Small } else { SegmentKind::Large }
+        // This project's allocator keeps them apart by address, not by kind.
+        if block <= SMALL_BYTES && !self.own { SegmentKind::Small } else { SegmentKind::Large }
     }
 
     /// Whether a free run may serve a block: blocks above the largest split size are kept for requests like them.
