@@ -64,7 +64,10 @@ impl Counterfactuals {
         let outside = ledger.other_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES);
         let free = ledger.free_bytes.unwrap_or(0);
 
-        set(&mut all.pending, ledger.pending_bytes, &|request| completed.fits(rules, request, usable));
+        set(&mut all.pending, ledger.pending_bytes, &|request| {
+            // Only if that makes the difference.
+            completed.fits(rules, request, usable) && !space.fits(rules, request, usable)
+        });
         set(&mut all.contiguous, own, &|request| own >= request.block);
         set(&mut all.pages, space.page_bytes(), &|request| {
             space.page_bytes().saturating_add(usable) >= request.block.next_multiple_of(PAGE_BYTES)

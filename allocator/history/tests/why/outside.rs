@@ -62,3 +62,13 @@ fn e3_nothing_is_left_for_a_library() {
     assert_eq!(causes_of(12 * GIB)[0], "E3");
     assert!(!causes_of(8 * GIB).contains(&"E3".to_owned()), "4 GiB are free");
 }
+
+#[test]
+fn e3_shows_by_the_capacity_alone() {
+    let mut world = World::new();
+    world.alloc(10 * GIB, "model.py:1 in build");
+    let activation = world.alloc(12 * GIB, "train.py:3 in forward");
+    world.free(activation);
+    assert_eq!(causes(&world.why_with(&capacity(22 * GIB + 700 * MIB)))[0], "E3");
+    assert_eq!(causes(&world.why_with(&capacity(30 * GIB)))[0], "A1", "7.5 GiB may be free");
+}

@@ -1,5 +1,7 @@
 //! A: the program asks for more than there is.
 
+use std::collections::BTreeSet;
+
 use crate::read::EventAction;
 
 use super::super::evidence::Evidence;
@@ -92,22 +94,23 @@ pub(super) fn first_state(e: &Evidence) -> Option<Finding> {
     let trace = &e.device().trace;
     let stack = trace.stacks().get(e.incident.row).copied().unwrap_or_default();
     let asked = sites::site(e.loaded, (stack, request.bytes), request.bytes, 1);
-    let state: Vec<_> = sites::by_stack(&e.memory, |held| !held.pending)
-        .into_iter()
-        .filter(|&(key, bytes, blocks)| makes_state(&sites::site(e.loaded, key, bytes, blocks)))
-        .collect();
+    if !makes_state(&asked) {
+        return None;
+    }
+    let mut state = sites::by_stack(&e.memory, |held| !held.pending);
+    state.retain(|&(key, bytes, blocks)| makes_state(&sites::site(e.loaded, key, bytes, blocks)));
+    let keys: BTreeSet<_> = state.iter().map(|&((stack, _), ..)| stack).collect();
     let bytes: u64 = state.iter().map(|&(_, bytes, _)| bytes).sum();
     let blocks: u64 = state.iter().map(|&(.., blocks)| blocks).sum();
-    let first = e.memory.blocks.values().filter(|held| state.iter().any(|&(key, ..)| key == sites::key(held)));
+    let first = e.memory.blocks.values().filter(|held| keys.contains(&held.stack));
     let first = first.map(|held| held.born.unwrap_or(0)).min().unwrap_or(0) as usize;
     // Of these stacks nothing was ever given back: what comes again is no first use.
-    let made = (0..e.incident.row.min(trace.len())).filter(|&row| {
-        trace.action(row) == EventAction::Alloc && state.iter().any(|&((of, _), ..)| of == trace.stacks()[row])
-    });
+    let made = (0..e.incident.row.min(trace.len()))
+        .filter(|&row| trace.action(row) == EventAction::Alloc && keys.contains(&trace.stacks()[row]));
     let again = (made.count() as u64).saturating_sub(blocks) > blocks / 4;
     let grown = e.curves.live[e.incident.row].saturating_sub(e.curves.live[first.min(e.incident.row)]);
     // While it is being made, it is most of what comes.
-    if !makes_state(&asked) || again || blocks < 2 || bytes < e.deficit? || bytes < grown / 2 {
+    if again || blocks < 2 || bytes < e.deficit? || bytes < grown / 2 {
         return None;
     }
     let site = sites::site(e.loaded, state[0].0, state[0].1, state[0].2);

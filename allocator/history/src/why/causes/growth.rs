@@ -7,8 +7,9 @@ use super::super::growth::{Shape, Trend};
 use super::super::sites;
 use super::super::verdict::{Cause, Finding, Growth, size};
 
-fn trend<'a>(e: &'a Evidence<'_>) -> Option<(&'a Trend, Growth, bool)> {
-    let trend = e.trend.as_ref()?;
+/// The growth, if it has the form that is wanted and matters; and whether the request would have fitted without it.
+fn grown<'a>(e: &'a Evidence<'_>, wanted: impl Fn(Shape) -> bool) -> Option<(&'a Trend, Growth, bool)> {
+    let trend = e.trend.as_ref().filter(|trend| wanted(trend.shape))?;
     let growth = trend.told(e.loaded, e.index, &e.memory, e.incident.row, e.headroom());
     let fits = e.counterfactuals.earlier.fits == Some(true) && e.deficit != Some(0);
     e.matters(growth.gained_bytes).then_some((trend, growth, fits))
@@ -20,12 +21,19 @@ fn keepers(finding: Finding, growth: &Growth) -> Finding {
     })
 }
 
+/// A model has fewer layers.
+const FEW: u64 = 100;
+
 /// F1: something is kept with each iteration.
 pub(super) fn leak(e: &Evidence) -> Option<Finding> {
-    let Some((trend, growth, fits)) = trend(e).filter(|(trend, ..)| trend.shape == Shape::Line) else {
+    let Some((trend, growth, fits)) = grown(e, |shape| shape == Shape::Line) else {
         return within_a_pass(e);
     };
     let mut finding = e.found(Cause::F1, growth.gained_bytes, fits, "the growth ends (a cache that fills up)");
+    // So few that nobody marked may be the layers of one pass.
+    if !trend.iterations.marked && growth.iterations < FEW {
+        finding.confidence *= 0.8;
+    }
     if let Some(first) = growth.sites.first() {
         let each = first.blocks as f64 / growth.iterations.max(1) as f64;
         finding = finding.says(format!(
@@ -85,7 +93,7 @@ fn within_a_pass(e: &Evidence) -> Option<Finding> {
 
 /// F2: saw-teeth. Objects that refer to each other live until the collector of the language runs.
 pub(super) fn collected_late(e: &Evidence) -> Option<Finding> {
-    let (trend, growth, fits) = trend(e)?;
+    let (trend, growth, fits) = grown(e, |shape| matches!(shape, Shape::Teeth { .. }))?;
     let Shape::Teeth { last, drops } = trend.shape else { return None };
     let before = trend.floors[last - 1].saturating_sub(trend.floors[last]);
     let finding = e.found(Cause::F2, growth.gained_bytes, fits, "the drops are the program's own (an evaluation ends)");
@@ -102,7 +110,7 @@ pub(super) fn collected_late(e: &Evidence) -> Option<Finding> {
 
 /// F3: a new level.
 pub(super) fn step(e: &Evidence) -> Option<Finding> {
-    let (trend, growth, fits) = trend(e)?;
+    let (trend, growth, fits) = grown(e, |shape| matches!(shape, Shape::Step(_)))?;
     let Shape::Step(at) = trend.shape else { return None };
     let start = trend.iterations.starts[at];
     let time = e.device().trace.times_us()[start];

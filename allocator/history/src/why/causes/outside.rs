@@ -56,10 +56,11 @@ pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
 /// E3: a library found nothing left, because so much is cached.
 pub(super) fn nothing_left(e: &Evidence) -> Option<Finding> {
     let capacity = e.ledger.capacity_bytes?;
-    let free = e.ledger.free_bytes?;
     // What failed was outside of the trace, and the snapshot was taken then.
     let end = e.device().trace.len();
     let cached = e.curves.reserved[end].saturating_sub(e.curves.active(end));
+    let most = capacity.saturating_sub(e.curves.reserved[end]).saturating_sub(CONTEXT_BYTES);
+    let free = e.ledger.free_bytes.unwrap_or(most).min(most);
     // A failure inside of the allocator is explained by other causes.
     if e.incident.moment == Moment::OutOfMemory || free > capacity / 50 || cached < capacity / 10 {
         return None;
@@ -68,7 +69,7 @@ pub(super) fn nothing_left(e: &Evidence) -> Option<Finding> {
     Some(
         finding
             .says(format!(
-                "only {} of {} are free on the device, while {} lie free in segments at the end",
+                "at most {} of {} are free on the device, while {} lie free in segments at the end",
                 size(free),
                 size(capacity),
                 size(cached)
