@@ -30,7 +30,7 @@ fn verdict(verdict: &Verdict) -> Value {
     let first = verdict.findings.first();
     json!({
         "cause": verdict.cause().id(),
-        "title": verdict.cause().title(),
+        "title": verdict.findings.first().map_or("", |finding| finding.title),
         "sufficient": first.is_some_and(|finding| finding.sufficient),
         "confidence": first.map_or(0.0, |finding| finding.confidence),
         "explained_bytes": first.map_or(0, |finding| finding.explained_bytes),
@@ -71,7 +71,7 @@ fn moment(moment: Moment) -> &'static str {
 fn finding(finding: &Finding) -> Value {
     json!({
         "cause": finding.cause.id(),
-        "title": finding.cause.title(),
+        "title": finding.title,
         "explained_bytes": finding.explained_bytes,
         "sufficient": finding.sufficient,
         "confidence": finding.confidence,

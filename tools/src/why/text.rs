@@ -71,7 +71,7 @@ pub(super) fn ranks(answers: &[Answer], odd: Option<&OddOne>, style: Style) -> S
 
 fn line(place: &str, verdict: &Verdict, style: Style) -> String {
     let explained = verdict.findings.first().map_or(0, |finding| finding.explained_bytes);
-    let (cause, title) = (verdict.cause().id(), verdict.cause().title());
+    let (cause, title) = (verdict.cause().id(), verdict.findings.first().map_or("", |finding| finding.title));
     let (live, reserved) = (size(verdict.ledger.live_bytes), size(verdict.ledger.reserved_bytes()));
     let moment = match verdict.moment {
         Moment::OutOfMemory => "out of memory",
@@ -168,7 +168,7 @@ fn explains(finding: &Finding) -> String {
 fn tell(text: &mut String, finding: &Finding, style: Style) {
     let sure = if finding.cause == Cause::X { String::new() } else { explains(finding) };
     let cause = style.cause(&finding.cause.id());
-    let _ = writeln!(text, "\n{cause}  {}{sure}", style.strong(finding.cause.title()));
+    let _ = writeln!(text, "\n{cause}  {}{sure}", style.strong(finding.title));
     for line in &finding.evidence {
         let _ = writeln!(text, "    {line}");
     }

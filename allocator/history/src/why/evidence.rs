@@ -138,9 +138,12 @@ impl<'a> Evidence<'a> {
         let share = (explained_bytes as f64 / whole.max(1) as f64).min(1.0);
         let doubt = if self.memory.faults > 0 || self.curves.negative > 0 { 0.8 } else { 1.0 };
         let refuted_by = refuted_by.to_owned();
+        // Where nothing failed the program needs no more than there is.
+        let failed = self.deficit.is_some();
+        let title = if cause == Cause::A1 && !failed { "what the program holds" } else { cause.title() };
         let confidence = share * doubt;
         let (evidence, advice) = (Vec::new(), Vec::new());
-        Finding { cause, explained_bytes, sufficient, confidence, evidence, refuted_by, advice }
+        Finding { cause, title, explained_bytes, sufficient, confidence, evidence, refuted_by, advice }
     }
 
     /// Whether bytes matter where no request failed: at least a part in twenty of what is reserved.

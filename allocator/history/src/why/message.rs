@@ -4,6 +4,7 @@
 //! total"), the oldest ("cached"), this project's own, and those of drivers and compilers, which tell no more than that
 //! memory ran out. Numbers in messages are rounded to two decimals.
 
+use super::causes::advice::{HELD, LIMIT, OUTSIDE, POOL, PROCESS};
 use super::counterfactuals::CONTEXT_BYTES;
 use super::verdict::{Advice, Cause, Counterfactual, Finding, Ledger, Moment, Verdict, size};
 
@@ -214,6 +215,7 @@ impl Judge<'_> {
             if bytes > 0 && !advice.is_empty() { vec![Advice { bytes, text: advice.to_owned() }] } else { Vec::new() };
         Finding {
             cause,
+            title: cause.title(),
             explained_bytes: bytes,
             sufficient: cause != Cause::X && bytes >= self.deficit,
             // Text leaves out how free memory is cut up, and what is pending.
@@ -226,8 +228,8 @@ impl Judge<'_> {
 
     fn findings(&self) -> Vec<Finding> {
         if self.message.capacity_bytes.is_none() && self.message.allocated_bytes.is_none() {
-            let text = "the message does not say where memory is: it comes from outside of the caching allocator, or from \
-                        another program; record a snapshot, and give it with --capacity (E3 shows there)";
+            let text = "the message does not say where memory is: it comes from outside of the caching allocator, or \
+                        from another program; record a snapshot, and give it with --capacity (E3 shows there)";
             return vec![self.found(Cause::X, 0, text.to_owned(), "a snapshot", "")];
         }
         let checks =
@@ -250,16 +252,16 @@ impl Judge<'_> {
             Some(allowed) => self.found(
                 Cause::H1,
                 self.free,
-                format!("{free} are free on the device; {} are reserved, and {} are allowed", size(reserved), size(allowed)),
+                format!("{free} are free on the device; {} reserved, {} allowed", size(reserved), size(allowed)),
                 "no limit is set",
-                "raise the limit (set_per_process_memory_fraction, per_process_memory_fraction), if it may be",
+                LIMIT,
             ),
             None => self.found(
                 Cause::H2,
                 self.free,
-                format!("{free} are free on the device, more than the {} that were asked for, and no limit is told", size(self.request)),
+                format!("{free} are free on the device, {} were asked for, and no limit is told", size(self.request)),
                 "a limit (H1), or a graph capture during which cached memory is not returned (D3)",
-                "see whether a graph was being captured; else the driver refused, and only allocating as much with nothing else running shows why",
+                "see whether a graph was being captured; else allocate as much with nothing else running",
             ),
         })
     }
@@ -279,15 +281,13 @@ impl Judge<'_> {
                 .iter()
                 .map(|process| format!("process {} has {}", process.pid, size(process.bytes)));
             let evidence = format!("{told}: {}", list.collect::<Vec<_>>().join(", "));
-            let advice = "end or move those processes; look whether several ranks use one device";
-            self.found(Cause::E1, others.min(other), evidence, "those processes were there before, too", advice)
+            let refuted = "those processes were there before, too";
+            self.found(Cause::E1, others.min(other), evidence, refuted, PROCESS)
         } else {
             let own = other.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
             let whole = self.message.own_process_bytes;
             let whole = whole.map_or(String::new(), |bytes| format!("; this process has {} in all", size(bytes)));
-            let advice = "communication libraries, math libraries and mapped handles of other processes take it: fewer groups, \
-                          smaller buffers, close handles, leave room for them";
-            self.found(Cause::E2, own, told + &whole, "nvidia-smi shows that another process has it (E1)", advice)
+            self.found(Cause::E2, own, told + &whole, "nvidia-smi shows that another process has it (E1)", OUTSIDE)
         })
     }
 
@@ -296,8 +296,7 @@ impl Judge<'_> {
         let (private, allocated) = (self.message.private_bytes?, self.message.allocated_bytes?);
         (10 * private > 3 * allocated).then(|| {
             let evidence = format!("{} of {} allocated are in private pools", size(private), size(allocated));
-            let advice = "capture fewer sizes, large ones first, share one pool, or release graphs";
-            self.found(Cause::D2, private, evidence, "the pools are in use at the time", advice)
+            self.found(Cause::D2, private, evidence, "the pools are in use at the time", POOL)
         })
     }
 
@@ -305,8 +304,7 @@ impl Judge<'_> {
     fn pending_finding(&self) -> Option<Finding> {
         let pending = self.message.pending_bytes.filter(|&pending| pending > 0 && pending >= self.deficit)?;
         let evidence = format!("{} are freed, and held by work on other streams", size(pending));
-        let advice = "let the host run less far ahead, or allocate on the stream that uses it";
-        Some(self.found(Cause::C1, pending, evidence, "the pending memory is in pieces that are too small", advice))
+        Some(self.found(Cause::C1, pending, evidence, "the pending memory is in pieces that are too small", HELD))
     }
 
     /// Enough is reserved and in no block: the text does not say why it could not be had.
@@ -328,7 +326,7 @@ impl Judge<'_> {
             ));
         }
         let evidence = format!(
-            "{} are reserved and not allocated, more than the {} that were asked for: in pieces (B1, B2), pending (C1) or of \
+            "{} are reserved and not allocated, more than the {} asked for: in pieces (B1, B2), pending (C1) or of \
              another stream (D1); a snapshot decides",
             size(unallocated),
             size(self.request)
@@ -339,7 +337,7 @@ impl Judge<'_> {
     fn demand(&self) -> Finding {
         let allocated = self.message.allocated_bytes.unwrap_or(0);
         let evidence = format!(
-            "{} are allocated, and of {} that were asked for {} are missing; little is reserved in vain ({}) or used by others ({})",
+            "{} are allocated, and of {} asked for {} are missing; little is reserved in vain ({}) or others' ({})",
             size(allocated),
             size(self.request),
             size(self.deficit),

@@ -14,8 +14,8 @@ pub struct OddOne {
     pub why: String,
 }
 
-/// The odd one out of at least two ranks: by the memory that it holds, else because it alone failed, or of another cause.
-/// `None` if they are alike: less than a part in twenty apart.
+/// The odd one out of at least two ranks: by the memory that it holds, else because it alone failed, or of another
+/// cause. `None` if they are alike: less than a part in twenty apart.
 #[must_use]
 pub fn odd_one_out(ranks: &[&Verdict]) -> Option<OddOne> {
     if ranks.len() < 2 {

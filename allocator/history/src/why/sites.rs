@@ -40,7 +40,8 @@ fn line(loaded: &Loaded, frame: FrameId) -> String {
     let (name, file) = (loaded.symbols.text(parts.name), loaded.symbols.text(parts.filename));
     match (file, name) {
         ("" | "??", name) => name.to_owned(),
-        (file, "") => format!("{file}:{}", parts.line),
+        // Without a span this project's recorder knows no name.
+        (file, "" | "rust") => format!("{file}:{}", parts.line),
         (file, name) => format!("{file}:{} in {name}", parts.line),
     }
 }

@@ -91,6 +91,8 @@ pub struct Advice {
 pub struct Finding {
     /// Which.
     pub cause: Cause,
+    /// What it means here, in a few words.
+    pub title: &'static str,
     /// Bytes that it accounts for.
     pub explained_bytes: u64,
     /// Whether the request would have fitted without it.

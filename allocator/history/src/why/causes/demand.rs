@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::read::EventAction;
 
-use super::super::evidence::Evidence;
-use super::super::sites::{self, makes_state};
-use super::super::verdict::{Cause, Finding, Moment, size};
+use crate::why::evidence::Evidence;
+use crate::why::sites::{self, makes_state};
+use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// A1: even with no fragmentation, rounding or pending memory there would not be enough.
 pub(super) fn demand(e: &Evidence) -> Option<Finding> {
@@ -36,7 +36,7 @@ pub(super) fn demand(e: &Evidence) -> Option<Finding> {
     Some(advise(finding, &top))
 }
 
-fn advise(finding: Finding, top: &[super::super::verdict::SiteBytes]) -> Finding {
+fn advise(finding: Finding, top: &[crate::why::verdict::SiteBytes]) -> Finding {
     top.iter().fold(finding, |finding, site| {
         finding.advises(
             site.bytes,
@@ -66,7 +66,7 @@ pub(super) fn oversized(e: &Evidence) -> Option<Finding> {
     {
         return None;
     }
-    let typical = super::super::space::Request::new(&e.rules, most.max(1), request.domain.stream, request.domain.pool);
+    let typical = crate::why::space::Request::new(&e.rules, most.max(1), request.domain.stream, request.domain.pool);
     let fits = e.space.fits(&e.rules, &typical, e.usable) || more_than_all;
     let (floats, halves) = (request.bytes / 4, request.bytes / 2);
     let finding =
@@ -87,6 +87,9 @@ pub(super) fn oversized(e: &Evidence) -> Option<Finding> {
             ),
     )
 }
+
+const STATE_ADVICE: &str = "plan for it: it stays. A smaller state (foreach=False, 8-bit, sharded), or no step before \
+                            there is memory for it";
 
 /// A3: state that is made at its first use, by an optimizer or a library.
 pub(super) fn first_state(e: &Evidence) -> Option<Finding> {
@@ -117,8 +120,12 @@ pub(super) fn first_state(e: &Evidence) -> Option<Finding> {
     let finding = e.found(Cause::A3, bytes, true, "such memory was there in earlier iterations too");
     Some(
         finding
-            .says(format!("{} in {blocks} blocks were made by {}, none of it freed, none there before", size(bytes), site.site))
+            .says(format!(
+                "{} in {blocks} blocks were made by {}, none of it freed, none there before",
+                size(bytes),
+                site.site
+            ))
             .says(format!("the request that failed comes from there too: {}", asked.site))
-            .advises(bytes, "plan for it: it stays. A smaller state (foreach=False, 8-bit, sharded), or no step before memory is there for it"),
+            .advises(bytes, STATE_ADVICE),
     )
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::evidence::Evidence;
-use super::super::sites;
-use super::super::verdict::{Cause, Finding, size};
+use crate::why::evidence::Evidence;
+use crate::why::sites;
+use crate::why::verdict::{Cause, Finding, size};
 
 /// What lies in the way: the bytes of free memory around the smallest live blocks, by the lines that hold them.
 fn pinners(e: &Evidence) -> Vec<(String, u64, u64)> {

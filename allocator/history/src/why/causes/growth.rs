@@ -2,10 +2,10 @@
 
 use crate::read::EventAction;
 
-use super::super::evidence::Evidence;
-use super::super::growth::{Shape, Trend};
-use super::super::sites;
-use super::super::verdict::{Cause, Finding, Growth, size};
+use crate::why::evidence::Evidence;
+use crate::why::growth::{Shape, Trend};
+use crate::why::sites;
+use crate::why::verdict::{Cause, Finding, Growth, size};
 
 /// The growth, if it has the form that is wanted and matters; and whether the request would have fitted without it.
 fn grown<'a>(e: &'a Evidence<'_>, wanted: impl Fn(Shape) -> bool) -> Option<(&'a Trend, Growth, bool)> {

@@ -1,7 +1,12 @@
 //! H: refused, although the device had memory.
 
-use super::super::evidence::Evidence;
-use super::super::verdict::{Cause, Finding, Moment, size};
+use super::advice;
+use crate::why::evidence::Evidence;
+use crate::why::verdict::{Cause, Finding, Moment, size};
+
+const REFUSED_ADVICE: &str = "\
+    the snapshot cannot say why the driver refused: allocate as much with nothing else running; look at the \
+    partition of the device and the limits of the system";
 
 /// H1: a limit that the program, or its surroundings, have set.
 pub(super) fn limit(e: &Evidence) -> Option<Finding> {
@@ -17,10 +22,7 @@ pub(super) fn limit(e: &Evidence) -> Option<Finding> {
         finding
             .says(format!("{} were free on the device when the request was refused", size(free)))
             .says(format!("{} were reserved: a limit stands at {about}{}", size(e.reserved()), size(limit)))
-            .advises(
-                free,
-                "raise the limit (set_per_process_memory_fraction, per_process_memory_fraction), if it may be",
-            ),
+            .advises(free, advice::LIMIT),
     )
 }
 
@@ -36,7 +38,7 @@ pub(super) fn refused(e: &Evidence) -> Option<Finding> {
     Some(if e.limit.is_none() {
         finding
             .says(format!("{} had been reserved before, more than now with the request: there is no limit", size(most)))
-            .advises(free, "the snapshot cannot say why the driver refused: allocate as much with nothing else running; look at the partition of the device and the limits of the system")
+            .advises(free, REFUSED_ADVICE)
     } else {
         let confidence = finding.confidence / 2.0;
         finding.with_confidence(confidence)

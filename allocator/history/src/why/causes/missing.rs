@@ -2,8 +2,8 @@
 
 use crate::StackId;
 
-use super::super::evidence::Evidence;
-use super::super::verdict::{Cause, Finding, Moment};
+use crate::why::evidence::Evidence;
+use crate::why::verdict::{Cause, Finding, Moment};
 
 /// Adds X: in front if no other finding suffices, else behind, and only if something is missing.
 pub(super) fn add(e: &Evidence, findings: &mut Vec<Finding>) {
@@ -27,7 +27,7 @@ pub(super) fn add(e: &Evidence, findings: &mut Vec<Finding>) {
 }
 
 /// What is not there, and what to do about it.
-pub(in super::super) fn missing(e: &Evidence) -> Vec<String> {
+pub(in crate::why) fn missing(e: &Evidence) -> Vec<String> {
     let device = e.device();
     let mut lines = Vec::new();
     if device.trace.is_empty() {
@@ -39,7 +39,7 @@ pub(in super::super) fn missing(e: &Evidence) -> Vec<String> {
     let grows_before = 2 * e.curves.live[0] > e.curves.live[e.incident.row] && e.curves.live[0] > 0;
     if overwritten || unborn > 0 && grows_before {
         lines.push(format!(
-            "the trace begins late: {unborn} blocks were there before it; record from the start, or more events (max_entries)"
+            "the trace begins late: {unborn} blocks were there before it; record from the start, or more (max_entries)"
         ));
     }
     if device.trace.stacks().iter().all(|&stack| stack == StackId::EMPTY) {

@@ -1,5 +1,6 @@
 //! The causes, a file for each family. Each is a function from the evidence to a finding, or to none.
 
+pub(super) mod advice;
 mod demand;
 mod fragmentation;
 mod growth;

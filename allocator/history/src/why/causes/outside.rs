@@ -1,8 +1,9 @@
 //! E: memory that is not the allocator's.
 
-use super::super::counterfactuals::CONTEXT_BYTES;
-use super::super::evidence::Evidence;
-use super::super::verdict::{Cause, Finding, Moment, size};
+use super::advice;
+use crate::why::counterfactuals::CONTEXT_BYTES;
+use crate::why::evidence::Evidence;
+use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// From which part of the device, and from how many bytes, memory outside of the allocator is worth a word.
 fn stands_out(other: u64, capacity: u64) -> bool {
@@ -33,7 +34,7 @@ pub(super) fn other_process(e: &Evidence) -> Option<Finding> {
     for process in message.processes.iter().take(4) {
         finding = finding.says(format!("process {} has {}", process.pid, size(process.bytes)));
     }
-    Some(finding.advises(explained, "end or move those processes; look whether several ranks use one device"))
+    Some(finding.advises(explained, advice::PROCESS))
 }
 
 /// E2: libraries, contexts and mappings of this process.
@@ -48,8 +49,13 @@ pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
     let whole = e.ledger.capacity_bytes.unwrap_or(0);
     Some(
         finding
-            .says(format!("{} of {} are neither the allocator's nor free; a context takes about {}", size(outside), size(whole), size(CONTEXT_BYTES)))
-            .advises(own, "communication libraries, math libraries and mapped handles of other processes take it: fewer groups, smaller buffers, close handles, leave room for them"),
+            .says(format!(
+                "{} of {} are neither the allocator's nor free; a context takes about {}",
+                size(outside),
+                size(whole),
+                size(CONTEXT_BYTES)
+            ))
+            .advises(own, advice::OUTSIDE),
     )
 }
 

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::read::EventAction;
 
-use super::super::evidence::Evidence;
-use super::super::pending::stream_name;
-use super::super::verdict::{Cause, Finding, Moment, size};
+use super::advice;
+use crate::why::evidence::Evidence;
+use crate::why::pending::stream_name;
+use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// D1: another stream's segments have a run that is large enough.
 pub(super) fn other_stream(e: &Evidence) -> Option<Finding> {
@@ -61,7 +62,7 @@ pub(super) fn private(e: &Evidence) -> Option<Finding> {
         finding
             .says(format!("{} private pools hold {}, {} of it free", pools.len(), size(reserved), size(free)))
             .says_if(context.map(|text| format!("made in {}", e.loaded.symbols.text(text))))
-            .advises(reserved, "capture fewer sizes, large ones first, share one pool, or release graphs"),
+            .advises(reserved, advice::POOL),
     )
 }
 

@@ -3,16 +3,17 @@
 use crate::StackId;
 use crate::read::EventAction;
 
-use super::super::evidence::Evidence;
-use super::super::incident;
-use super::super::sites;
-use super::super::verdict::{Cause, Finding, Moment, size};
+use super::advice;
+use crate::why::evidence::Evidence;
+use crate::why::incident;
+use crate::why::sites;
+use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// Ages of the pending blocks in microseconds, ascending.
 fn ages(e: &Evidence) -> Vec<u64> {
     let times = e.device().trace.times_us();
     let Some(&now) = times.get(e.incident.row.min(times.len().saturating_sub(1))) else { return Vec::new() };
-    let of = |held: &super::super::memory::Held| Some(now.saturating_sub(times[held.freed? as usize]));
+    let of = |held: &crate::why::memory::Held| Some(now.saturating_sub(times[held.freed? as usize]));
     let mut ages: Vec<u64> = e.memory.blocks.values().filter(|held| held.pending).filter_map(of).collect();
     ages.sort_unstable();
     ages
@@ -31,7 +32,7 @@ pub(super) fn held(e: &Evidence) -> Option<Finding> {
         "{} in {blocks} blocks are freed by the program, and held by work on other streams",
         size(pending)
     ));
-    for stream in super::super::pending::by_stream(e).iter().take(3) {
+    for stream in crate::why::pending::by_stream(e).iter().take(3) {
         let which = if stream.waited_for { "waits for" } else { "belongs to" };
         finding = finding.says(format!("{} of it {which} {}", size(stream.bytes), stream.stream));
     }
@@ -51,7 +52,7 @@ pub(super) fn held(e: &Evidence) -> Option<Finding> {
     if e.device().notes.as_ref().is_some_and(|notes| !notes.stream_uses.is_empty()) && fits {
         finding = finding.with_confidence(1.0);
     }
-    Some(finding.advises(pending, "let the host run less far ahead (limit_all_gathers, a wait before the peak), use fewer record_stream, or allocate on the stream that uses it"))
+    Some(finding.advises(pending, advice::HELD))
 }
 
 /// C2: pending blocks complete in bursts: their own work was long over, and they stood behind one that was not.
@@ -139,7 +140,7 @@ pub(super) fn spurious(e: &Evidence) -> Option<Finding> {
 }
 
 /// Microseconds for people.
-pub(in super::super) fn time(us: u64) -> String {
+pub(in crate::why) fn time(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),

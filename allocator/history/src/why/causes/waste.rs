@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::super::evidence::Evidence;
-use super::super::space::Run;
-use super::super::verdict::{Cause, Finding, size};
+use crate::why::evidence::Evidence;
+use crate::why::space::Run;
+use crate::why::verdict::{Cause, Finding, size};
 
 /// G1: rounding.
 pub(super) fn rounding(e: &Evidence) -> Option<Finding> {
