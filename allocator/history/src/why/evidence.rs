@@ -61,14 +61,9 @@ impl<'a> Evidence<'a> {
         let memory = Memory::before(device, &rules, frees, incident.row);
         let space = Space::of(&memory, |_| true);
         let completed = Space::of(&memory, |held| !held.pending);
-        let message = options.message.as_ref();
-        let capacity = options.capacity_bytes.or(message.and_then(|m| m.capacity_bytes));
-        let capacity = capacity.or(device.notes.as_ref().and_then(|notes| notes.capacity_bytes));
-        let device_free = incident.device_free.or(message.and_then(|message| message.free_bytes));
-        let (capacity, device_free) = (capacity.map(sane), device_free.map(sane));
-        let noted_other = device.notes.as_ref().and_then(|notes| notes.other_bytes);
-        let ledger = ledger(&memory, &space, incident.request.as_ref(), capacity, device_free, noted_other);
-        let refused = incident.request.is_some_and(|request| device_free.is_some_and(|free| free >= request.driver));
+        let known = Known::of(device, &incident, options);
+        let ledger = ledger(&memory, &space, incident.request.as_ref(), known);
+        let refused = incident.request.is_some_and(|request| known.free.is_some_and(|free| free >= request.driver));
         let usable = if refused { 0 } else { ledger.free_bytes.unwrap_or(0) };
         let iterations = Iterations::before(loaded, index, incident.row);
         let trend = iterations.map(|iterations| Trend::of(iterations, &device.trace, &curves, incident.row));
@@ -90,7 +85,7 @@ impl<'a> Evidence<'a> {
             deficit: None,
             trend,
             counterfactuals: Counterfactuals::default(),
-            message,
+            message: options.message.as_ref(),
         };
         evidence.limit = evidence.find_limit();
         evidence.deficit = incident.request.map(|request| {
@@ -188,22 +183,34 @@ impl<'a> Evidence<'a> {
     }
 }
 
-/// A size that a device may have.
-fn sane(bytes: u64) -> u64 {
-    bytes.min(MOST_BYTES)
+/// What is known of the device beside the allocator's memory, bytes.
+#[derive(Clone, Copy)]
+struct Known {
+    capacity: Option<u64>,
+    /// Free at the moment.
+    free: Option<u64>,
+    /// Neither free nor the allocator's, at the end.
+    other: Option<u64>,
 }
 
-fn ledger(
-    memory: &Memory,
-    space: &Space,
-    request: Option<&Request>,
-    capacity: Option<u64>,
-    device_free: Option<u64>,
-    noted_other: Option<u64>,
-) -> Ledger {
+impl Known {
+    /// What the caller says counts most, then the event, then the text of the error, then what the recorder noted.
+    fn of(device: &LoadedDevice, incident: &Incident, options: &Options) -> Self {
+        let (message, notes) = (options.message.as_ref(), device.notes.as_ref());
+        let capacity = options.capacity_bytes.or(message.and_then(|message| message.capacity_bytes));
+        let capacity = capacity.or(notes.and_then(|notes| notes.capacity_bytes));
+        let free = incident.device_free.or(message.and_then(|message| message.free_bytes));
+        let other = notes.and_then(|notes| notes.other_bytes);
+        // No device has more.
+        let [capacity, free, other] = [capacity, free, other].map(|bytes| bytes.map(|bytes| bytes.min(MOST_BYTES)));
+        Self { capacity, free, other }
+    }
+}
+
+fn ledger(memory: &Memory, space: &Space, request: Option<&Request>, known: Known) -> Ledger {
     let common = Domain { pool: (0, 0), stream: 0, kind: SegmentKind::Large };
     let domain = request.map_or(common, |request| request.domain);
-    let mut ledger = Ledger { capacity_bytes: capacity, ..Ledger::default() };
+    let mut ledger = Ledger { capacity_bytes: known.capacity, ..Ledger::default() };
     for held in memory.blocks.values() {
         if held.pending {
             ledger.pending_bytes += held.bytes;
@@ -231,7 +238,7 @@ fn ledger(
     ledger.largest_run_bytes = space.largest(|run| domain.has(&run.segment));
     let reserved = ledger.reserved_bytes();
     // What the device says of the moment counts; what the recorder noted is of the end.
-    (ledger.free_bytes, ledger.other_bytes) = match (capacity, device_free, noted_other) {
+    (ledger.free_bytes, ledger.other_bytes) = match (known.capacity, known.free, known.other) {
         (Some(capacity), Some(free), _) => {
             let free = free.min(capacity.saturating_sub(reserved));
             (Some(free), Some(capacity.saturating_sub(reserved).saturating_sub(free)))
