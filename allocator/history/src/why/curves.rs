@@ -3,6 +3,8 @@
 //! They follow from the sums at the end and the changes since, so they are right also when the oldest events are lost.
 //! Bytes are those that programs asked for, as events say them.
 
+use std::collections::HashSet;
+
 use crate::{
     BlockState,
     read::{EventAction, LoadedDevice},
@@ -31,10 +33,25 @@ impl Frees {
         };
         match (has(EventAction::FreeRequested), has(EventAction::FreeCompleted)) {
             (true, false) if !waits() => Self::Requested,
-            (false, true) => Self::Completed,
+            (false, true) if completes_unasked(device) => Self::Completed,
             _ => Self::Both,
         }
     }
+}
+
+/// Whether a block that was handed out in the trace came free in it. In a trace without requests this tells a recorder
+/// that leaves them out from a ring that lost them: what came free could have been asked for before the oldest event.
+fn completes_unasked(device: &LoadedDevice) -> bool {
+    let trace = &device.trace;
+    let mut handed_out = HashSet::new();
+    (0..trace.len()).any(|row| match trace.action(row) {
+        EventAction::Alloc => {
+            handed_out.insert(trace.addresses()[row]);
+            false
+        }
+        EventAction::FreeCompleted => handed_out.contains(&trace.addresses()[row]),
+        _ => false,
+    })
 }
 
 /// Sums before each event and, as the last entry, at the end.

@@ -107,6 +107,23 @@ fn frees_with_one_event() {
     }
 }
 
+/// A ring that lost its oldest events can hold completions alone: those of blocks handed out before it starts. That is no
+/// recorder that leaves requests out.
+#[test]
+fn a_ring_that_lost_the_requests_still_tells_what_was_pending() {
+    let mut world = World::new();
+    let old = world.alloc(GIB, "a.py:1 in f");
+    world.request_free(old);
+    world.alloc(2 * GIB, "a.py:2 in f");
+    world.out_of_memory(4 * GIB, 0, "a.py:3 in f");
+    let lost = world.rows() - 1;
+    world.complete(old);
+    world.events.drain(..lost);
+    let verdict = explain(&world.loaded(), &Options::default()).remove(0);
+    assert_eq!((verdict.ledger.live_bytes, verdict.ledger.pending_bytes), (2 * GIB, GIB));
+    assert_eq!(verdict.warnings, [] as [&str; 0]);
+}
+
 #[test]
 fn a_request_that_was_tried_again_is_told_as_caught() {
     let mut world = World::new();
