@@ -4,27 +4,33 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use highwater_core::{Ladder, Placement, Rung, Wait, join_waits};
+use highwater_core::{Ghost, GhostState, Ladder, Placement, Policy, Rung, StreamIndex, Supply, Wait, join_waits};
 use highwater_device::{DeviceError, Waited};
 use highwater_history::{Action, Context, Rung as NotedRung};
 
 use crate::error::{AllocError, OutOfMemory, StreamBytes};
+use crate::fence::Recorded;
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::holders::Holders;
 use crate::pages::Refusal;
+use crate::progress::Order;
+use crate::room::Means;
 use crate::shared::{Gate, Shared, count};
 use crate::slot::Slot;
 
-type Inside<'a> = highwater_core::StationGuard<'a, HeapState, FreeMessage>;
+pub(crate) type Inside<'a> = highwater_core::StationGuard<'a, HeapState, FreeMessage>;
+
+/// The heap, and the request's place in it if it has one.
+pub(crate) type Room<'a> = (Inside<'a>, Option<Placement>);
 
 /// One request on its way up.
-struct Climb<'a> {
-    shared: &'a Shared,
-    slot: &'a Slot,
-    requested: u64,
-    context: Context,
-    /// Why memory could not be mapped, the last time that it was tried.
-    refused: String,
+pub(crate) struct Climb<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) slot: &'a Slot,
+    pub(crate) requested: u64,
+    pub(crate) context: Context,
+    /// Why memory could not be mapped, the last time that it was tried; `None` before that.
+    refused: Option<String>,
     /// How long the host has been blocked for it.
     stalled: Duration,
 }
@@ -54,39 +60,34 @@ impl Shared {
     /// Meets a request of `requested` bytes (at least one) on a stream.
     pub(crate) fn place(&self, slot: &Slot, requested: u64, context: Context) -> Result<Placement, AllocError> {
         let limit = self.ledger.limit();
-        let refused = format!("no more than {limit} bytes can ever be mapped");
-        let mut climb = Climb { shared: self, slot, requested, context, refused, stalled: Duration::ZERO };
+        let mut climb = Climb { shared: self, slot, requested, context, refused: None, stalled: Duration::ZERO };
         let mut inside = slot.station.enter();
         // The bottom rung needs neither the gate nor the device.
-        let (mut ladder, mut rung) = (Ladder::new(), Rung::OwnFree);
-        loop {
-            if let Some(placed) = inside.place(requested, self.device.now_ns(), context) {
-                count(&self.counts.allocations);
-                self.counts.met_at(rung);
-                if rung != Rung::OwnFree {
-                    climb.note(&mut inside, noted(rung));
-                }
-                self.ledger.born(requested);
-                return Ok(placed);
-            }
+        let mut ladder = Ladder::new(self.settings.policy());
+        let mut found = climb.search(&mut inside);
+        while found.is_none() {
             // Asked anew for each rung: a callback may begin or end a capture.
             let gate = self.gate();
             // What can never fit is not worth anybody's memory or time.
             let next = if requested > limit { None } else { ladder.next(gate.is_none()) };
-            match next {
-                Some(next) => {
-                    rung = next;
-                    inside = climb.act(rung, gate, inside)?;
-                    // What others freed meanwhile counts: nobody delivers it before this request leaves.
-                    inside.deliver();
-                }
-                None => {
-                    climb.note(&mut inside, NotedRung::OutOfMemory);
-                    drop(inside);
-                    return Err(climb.out_of_memory());
-                }
-            }
+            let Some(rung) = next else {
+                climb.note(&mut inside, NotedRung::OutOfMemory);
+                drop(inside);
+                return Err(climb.out_of_memory());
+            };
+            (inside, found) = climb.act(rung, gate, inside)?;
+            // What others freed meanwhile counts: nobody delivers it before this request leaves.
+            inside.deliver();
+            found = found.or_else(|| climb.search(&mut inside));
         }
+        let rung = ladder.rung();
+        count(&self.counts.allocations);
+        self.counts.met_at(rung);
+        if rung != Rung::OwnFree {
+            climb.note(&mut inside, noted(rung));
+        }
+        self.ledger.born(requested);
+        Ok(found.expect("the loop ends when the request is met"))
     }
 
     /// Asks the callbacks to free something, the first registered first. No lock is held meanwhile.
@@ -115,17 +116,24 @@ impl Shared {
 }
 
 impl<'a> Climb<'a> {
-    /// Does what a rung says; the caller searches again.
-    fn act(&mut self, rung: Rung, gate: Option<Gate<'_>>, mut inside: Inside<'a>) -> Result<Inside<'a>, AllocError> {
+    /// Searches the heap's free memory.
+    fn search(&self, inside: &mut Inside<'a>) -> Option<Placement> {
+        inside.place(self.requested, self.shared.device.now_ns(), self.context)
+    }
+
+    /// Does what a rung says. Either it has placed the request, or the caller searches again.
+    fn act(&mut self, rung: Rung, gate: Option<Gate<'_>>, mut inside: Inside<'a>) -> Result<Room<'a>, AllocError> {
         let Climb { shared, slot, requested, context, .. } = *self;
         match (rung, &gate) {
             (Rung::OwnFree, _) => {}
             (Rung::OwnPending, Some(gate)) => {
                 shared.retire(gate, slot, &mut inside, context);
             }
-            (Rung::Grow, _) => {
-                self.grow(&mut inside)?;
+            (Rung::Move, Some(gate)) => {
+                return self.make_room(Some(gate), inside, Means { waits: false, creates: false });
             }
+            (Rung::Order, Some(gate)) => return self.order(gate, inside),
+            (Rung::Grow, gate) => return self.grow(gate.as_ref(), inside),
             (Rung::Callbacks, _) => {
                 // A callback may allocate and free on this stream, and capture: nobody is inside meanwhile.
                 drop((inside, gate));
@@ -137,7 +145,7 @@ impl<'a> Climb<'a> {
             }
             (Rung::ReturnCached, Some(gate)) => {
                 if self.return_cached(gate, &mut inside) > 0 {
-                    self.grow(&mut inside)?;
+                    return self.grow(Some(gate), inside);
                 }
             }
             (Rung::HostWaitOwn, Some(gate)) => {
@@ -158,25 +166,80 @@ impl<'a> Climb<'a> {
                         shared.retire(gate, slot, &mut inside, context);
                     }
                     self.return_cached(gate, &mut inside);
-                    if self.grow(&mut inside)? || !passed {
-                        break;
+                    let found;
+                    (inside, found) = self.grow(Some(gate), inside)?;
+                    if found.is_some() || !passed {
+                        return Ok((inside, found));
                     }
                 }
             }
             (_, None) => unreachable!("the ladder offers no rung that touches fences while a stream captures"),
         }
-        Ok(inside)
+        Ok((inside, None))
     }
 
-    /// Maps what is missing; whether there was memory for it.
-    fn grow(&mut self, state: &mut HeapState) -> Result<bool, AllocError> {
-        match self.shared.grow(self.slot, state, self.requested, self.context) {
-            Ok(()) => Ok(true),
-            Err(Refusal::NoMemory(why)) => {
-                self.refused = why;
-                Ok(false)
+    /// Makes new handles for what free ones do not give.
+    fn grow(&mut self, gate: Option<&Gate<'_>>, inside: Inside<'a>) -> Result<Room<'a>, AllocError> {
+        let waits = self.shared.settings.policy() == Policy::Wait;
+        self.make_room(gate, inside, Means { waits, creates: true })
+    }
+
+    /// Puts waits on the stream: for the frees of its own heap that suffice, or else for enough of them to be brought
+    /// together, and for free memory of other heaps.
+    fn order(&mut self, gate: &Gate<'_>, mut inside: Inside<'a>) -> Result<Room<'a>, AllocError> {
+        let waits = match inside.heap.sufficient_waits(self.requested) {
+            Some(waits) => waits,
+            // Pieces that are free then are brought together.
+            None if self.shared.settings.lending() => inside.heap.waits_for(self.requested),
+            None => Vec::new(),
+        };
+        if !waits.is_empty() {
+            if let Err(error) = self.order_after(gate, &mut inside, &waits) {
+                tracing::warn!(%error, "ordering a stream after pending frees failed; they stay pending");
             }
-            Err(Refusal::Device(source)) => Err(AllocError::Device { requested: self.requested, source }),
+            self.shared.retire(gate, self.slot, &mut inside, self.context);
+            if let Some(placed) = self.search(&mut inside) {
+                return Ok((inside, Some(placed)));
+            }
+        }
+        let creates = self.shared.settings.policy() == Policy::Grow;
+        self.make_room(Some(gate), inside, Means { waits: true, creates })
+    }
+
+    /// Orders the stream after positions of others, as far as no open stream holds them up.
+    fn order_after(&self, gate: &Gate<'_>, inside: &mut Inside<'a>, waits: &[Wait]) -> Result<(), DeviceError> {
+        for wait in waits {
+            let other = self.shared.slot(wait.stream);
+            if let Order::After(recorded) = self.shared.order_after(gate, (&other, wait.position), Some(self.slot))? {
+                self.wait_on_device(gate, &recorded)?;
+                self.note_wait(inside, wait.stream);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whatever the stream is given from now on executes after a fence.
+    pub(crate) fn wait_on_device(&self, gate: &Gate<'_>, recorded: &Arc<Recorded>) -> Result<(), DeviceError> {
+        let driver = self.slot.driver.read().as_ref().map(|driver| driver.id);
+        let id = driver.expect("somebody who asks for memory holds the stream");
+        self.shared.put_wait(gate, self.slot, id, recorded)?;
+        count(&self.shared.counts.waits_inserted);
+        Ok(())
+    }
+
+    pub(crate) fn note_wait(&self, state: &mut HeapState, other: StreamIndex) {
+        let action = Action::WaitInserted { stream: u64::from(self.slot.index.0), for_stream: u64::from(other.0) };
+        state.note(self.shared.device.now_ns(), action, self.context);
+    }
+
+    /// Keeps in mind why memory could not be mapped; a failure of the device ends the request.
+    pub(crate) fn refuse(&mut self, refusal: Refusal) -> Result<(), AllocError> {
+        match refusal {
+            Refusal::NoMemory(why) => {
+                self.refused = Some(why);
+                Ok(())
+            }
+            Refusal::Device(source) => Err(AllocError::Device { requested: self.requested, source }),
         }
     }
 
@@ -211,8 +274,13 @@ impl<'a> Climb<'a> {
         returned
     }
 
+    /// What has become of an old mapping.
+    pub(crate) fn ghost_state(&self, ghost: Ghost) -> GhostState {
+        self.shared.aliases.state(ghost, |stream| self.shared.slot(stream).clock.completed())
+    }
+
     /// All places but the one that asks.
-    fn others(&self) -> impl Iterator<Item = Arc<Slot>> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = Arc<Slot>> {
         let own = self.slot.index;
         self.shared.slots().into_iter().filter(move |slot| slot.index != own)
     }
@@ -221,8 +289,9 @@ impl<'a> Climb<'a> {
     fn missing(&self, own: &HeapState) -> u64 {
         let granularity = self.shared.device.properties().granularity_bytes;
         let whole = self.requested.checked_next_multiple_of(granularity).unwrap_or(u64::MAX);
-        let gaps = own.heap.plan_growth(self.requested, &self.shared.stray_ranges());
-        let to_map = gaps.map_or(whole, |gaps| gaps.iter().map(|gap| gap.bytes).sum());
+        let supply = Supply { spares: &[], create: Some(granularity), blind: true };
+        let window = own.heap.window(self.requested, supply, |ghost| self.ghost_state(ghost));
+        let to_map = window.map_or(whole, |window| window.created());
         let free = self.shared.device.memory_info().map_or(u64::MAX, |info| info.free);
         to_map.saturating_sub(self.shared.ledger.left().min(free))
     }
@@ -283,7 +352,10 @@ impl<'a> Climb<'a> {
             stray: shared.stray_bytes(),
             largest_free: 0,
             device_free,
-            refused: self.refused.clone(),
+            refused: match &self.refused {
+                Some(why) => why.clone(),
+                None => format!("no more than {} bytes can ever be mapped", shared.ledger.limit()),
+            },
         };
         let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();
@@ -332,6 +404,8 @@ fn noted(rung: Rung) -> NotedRung {
     match rung {
         Rung::OwnFree => NotedRung::OwnFree,
         Rung::OwnPending => NotedRung::PendingComplete,
+        Rung::Move => NotedRung::OthersComplete,
+        Rung::Order => NotedRung::Ordered,
         Rung::Grow => NotedRung::Grow,
         Rung::Callbacks => NotedRung::Callbacks,
         Rung::ReturnCached => NotedRung::CachedReturned,

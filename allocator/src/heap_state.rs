@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use highwater_core::{Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait};
+use highwater_core::{Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window};
 use highwater_history::{Action, Context, Record, Ring};
 
 /// A free on its way to a heap.
@@ -34,6 +34,18 @@ impl HeapState {
     /// Places a request in free memory.
     pub(crate) fn place(&mut self, requested: u64, time_ns: u64, context: Context) -> Option<Placement> {
         let placed = self.heap.place(requested)?;
+        self.born(placed, requested, time_ns, context);
+        Some(placed)
+    }
+
+    /// Places the request that a window was made for.
+    pub(crate) fn settle(&mut self, window: &Window, requested: u64, time_ns: u64, context: Context) -> Placement {
+        let placed = self.heap.settle(window, requested);
+        self.born(placed, requested, time_ns, context);
+        placed
+    }
+
+    fn born(&mut self, placed: Placement, requested: u64, time_ns: u64, context: Context) {
         self.births.insert(placed.address, context);
         let action = Action::Alloc {
             address: placed.address,
@@ -42,7 +54,6 @@ impl HeapState {
             stream: self.stream,
         };
         self.note(time_ns, action, context);
-        Some(placed)
     }
 
     /// Ends the pending frees that are over; see [`Heap::retire`].

@@ -55,6 +55,7 @@
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+mod aliases;
 mod allocation;
 mod allocator;
 mod buffer;
@@ -70,10 +71,12 @@ mod host;
 mod launch;
 mod launch_blocking;
 mod on;
+mod page_time;
 mod pages;
 mod progress;
 mod raw;
 mod registry;
+mod room;
 #[cfg(feature = "sanitizer")]
 pub mod sanitizer;
 mod settings;
@@ -94,6 +97,7 @@ pub use capture::{Capture, Graph};
 pub use error::{AllocError, Error, LiveSite, OutOfMemory, PointerError, SettingsError, StreamBytes, StreamError};
 pub use fence::Fence;
 pub use highwater_core::GaugeReading;
+pub use highwater_core::Policy;
 pub use host::HostBuffer;
 pub use launch::{External, Launch};
 pub use on::{On, UsesStream};

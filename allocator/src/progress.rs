@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, StreamIndex, Uses, Wait};
-use highwater_device::{DeviceResult, Waited};
+use highwater_device::{DeviceResult, StreamId, Waited};
 use highwater_history::{Action, Context};
 
 use crate::error::{Doing, StreamError};
@@ -13,6 +13,17 @@ use crate::fence::{Point, Recorded};
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::shared::{Gate, Shared, count};
 use crate::slot::{Driver, Slot};
+
+/// How a stream can come after a position of another one.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// The position is complete.
+    Passed,
+    /// By a wait for this fence, whose progress depends on this GPU alone.
+    After(Arc<Recorded>),
+    /// Not by a wait: an open stream holds the fence up.
+    HeldUp(StreamIndex, Arc<Recorded>),
+}
 
 impl Shared {
     /// Records a fence on a stream. `None` when the place is idle: its last fence covers everything.
@@ -56,18 +67,19 @@ impl Shared {
     ///
     /// Nobody but this rank puts the wait. So the fence is one whose progress depends on this GPU alone: where an open
     /// stream holds it up, only completion counts, and the host waits for that, for a bounded time. That stall is noted
-    /// with `stalled`, a place and the context of the request.
+    /// with `stalled`, a place and the context of the request. `waiter` is the stream that waits, if it is known.
     pub(crate) fn fence_to_come_after(
         &self,
         gate: &Gate<'_>,
-        owner: &Slot,
-        position: Position,
+        (owner, position): (&Slot, Position),
+        waiter: Option<&Slot>,
         stalled: (&Slot, Context),
         doing: impl Fn() -> String,
     ) -> Result<Option<Arc<Recorded>>, StreamError> {
-        let Some(recorded) = self.fence_covering(gate, owner, position).doing(&doing)? else { return Ok(None) };
-        let Some(open) = self.held_up_by(gate, &recorded).doing(&doing)? else {
-            return Ok((!recorded.is_over()).then_some(recorded));
+        let (open, recorded) = match self.order_after(gate, (owner, position), waiter).doing(&doing)? {
+            Order::Passed => return Ok(None),
+            Order::After(recorded) => return Ok(Some(recorded)),
+            Order::HeldUp(open, recorded) => (open, recorded),
         };
         let (start_ns, timeout) = (self.device.now_ns(), self.settings.host_wait_timeout());
         let waited = self.wait_for(gate, &recorded, timeout);
@@ -82,9 +94,47 @@ impl Shared {
         }
     }
 
+    /// How `waiter` can come after `position` of `owner`: asks what holds its fence up.
+    pub(crate) fn order_after(
+        &self,
+        gate: &Gate<'_>,
+        (owner, position): (&Slot, Position),
+        waiter: Option<&Slot>,
+    ) -> DeviceResult<Order> {
+        let Some(recorded) = self.fence_covering(gate, owner, position)? else { return Ok(Order::Passed) };
+        Ok(match self.held_up_by(gate, &recorded, waiter)? {
+            Some(open) => Order::HeldUp(open, recorded),
+            None if recorded.is_over() => Order::Passed,
+            None => Order::After(recorded),
+        })
+    }
+
+    /// Whatever the stream of a place is given from now on executes after a fence.
+    pub(crate) fn put_wait(
+        &self,
+        _gate: &Gate<'_>,
+        slot: &Slot,
+        id: StreamId,
+        recorded: &Arc<Recorded>,
+    ) -> DeviceResult<()> {
+        // Published before the wait is in the queue: whoever records behind the wait finds it.
+        slot.openness.will_wait(recorded.holds());
+        self.device.wait(id, recorded.handle())?;
+        // Published after the wait is in the queue: whoever reads it submits behind the wait.
+        slot.clock.waited(&recorded.stamp);
+        Ok(())
+    }
+
     /// An open stream that holds a fence up, if one does: each is asked.
-    fn held_up_by(&self, gate: &Gate<'_>, recorded: &Arc<Recorded>) -> DeviceResult<Option<StreamIndex>> {
-        for hold in recorded.holds() {
+    fn held_up_by(
+        &self,
+        gate: &Gate<'_>,
+        recorded: &Arc<Recorded>,
+        waiter: Option<&Slot>,
+    ) -> DeviceResult<Option<StreamIndex>> {
+        // What the waiter does next comes after its own work anyway: such a wait makes it depend on nothing new.
+        let others = |stream| waiter.is_none_or(|waiter| waiter.index != stream);
+        for hold in recorded.holds().iter().filter(|hold| others(hold.stream)) {
             if !self.ask(gate, &hold.fence)? {
                 return Ok(Some(hold.stream));
             }

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use highwater_core::Policy;
+
 #[cfg(feature = "sanitizer")]
 use highwater_sanitizer::OnRace;
 
@@ -22,6 +24,9 @@ pub(crate) const VARIABLE: &str = "HIGHWATER_ALLOC_CONF";
 /// | `host_wait_timeout_ms` | longest time that one request blocks the host when memory is short | 10000 |
 /// | `history_kib` | memory for the history of each stream, KiB; 0 records nothing | 4096 |
 /// | `expandable_segments` | `True`: memory is always mapped piece by piece | `True` |
+/// | `lending` | `True` or `False`: whether free memory of a stream may move to where others need it | `True` |
+/// | `policy` | `wait` or `grow`: whether a stream waits for memory that others have used, or new memory is mapped first, as long as there is some | `grow` |
+/// | `page_time` | part of the time that calls of the driver for memory should take at most, from 0 to 1, see [`SettingsBuilder::page_time`] | 0.008 |
 /// | `launch_blocking` | `True` or `False`: whether each submission waits for its work, see [`SettingsBuilder::launch_blocking`] | `False` |
 /// | `sanitizer` | `off`, or what happens when a race is found: `collect`, `log` or `panic` (feature `sanitizer`) | `off` |
 #[derive(Clone, PartialEq, Debug)]
@@ -30,6 +35,9 @@ pub struct Settings {
     memory_fraction: f64,
     host_wait_timeout: Duration,
     history_kib: usize,
+    lending: bool,
+    policy: Policy,
+    page_time: f64,
     launch_blocking: bool,
     #[cfg(feature = "sanitizer")]
     on_race: Option<OnRace>,
@@ -42,6 +50,9 @@ impl Default for Settings {
             memory_fraction: 1.0,
             host_wait_timeout: Duration::from_secs(10),
             history_kib: 4096,
+            lending: true,
+            policy: Policy::Grow,
+            page_time: 0.008,
             launch_blocking: false,
             #[cfg(feature = "sanitizer")]
             on_race: None,
@@ -97,6 +108,18 @@ impl Settings {
         self.history_kib.saturating_mul(1024)
     }
 
+    pub(crate) fn lending(&self) -> bool {
+        self.lending
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(crate) fn page_time(&self) -> f64 {
+        self.page_time
+    }
+
     pub(crate) fn launch_blocking(&self) -> bool {
         self.launch_blocking
     }
@@ -115,6 +138,9 @@ impl Settings {
             ("host_wait_timeout_ms".into(), self.host_wait_timeout.as_millis().to_string()),
             ("history_kib".into(), self.history_kib.to_string()),
             ("expandable_segments".into(), "True".into()),
+            ("lending".into(), if self.lending { "True" } else { "False" }.into()),
+            ("policy".into(), if self.policy == Policy::Wait { "wait" } else { "grow" }.into()),
+            ("page_time".into(), self.page_time.to_string()),
             ("launch_blocking".into(), if self.launch_blocking { "True" } else { "False" }.into()),
         ];
         if let Some(limit) = self.memory_limit_bytes {
@@ -128,12 +154,15 @@ impl Settings {
     }
 }
 
-const KEYS: [&str; 7] = [
+const KEYS: [&str; 10] = [
     "memory_limit_bytes",
     "per_process_memory_fraction",
     "host_wait_timeout_ms",
     "history_kib",
     "expandable_segments",
+    "lending",
+    "policy",
+    "page_time",
     "launch_blocking",
     "sanitizer",
 ];
@@ -175,6 +204,36 @@ impl SettingsBuilder {
     #[must_use]
     pub fn history_kib(self, kib: usize) -> Self {
         self.set("history_kib", &kib.to_string())
+    }
+
+    /// Whether free memory may move: within a stream's heap, and to other streams. Without it memory that a stream has
+    /// freed serves others only after it was given back to the device.
+    #[must_use]
+    pub fn lending(mut self, lending: bool) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.lending = lending;
+        }
+        self
+    }
+
+    /// What is preferred where free memory is there, but a stream would have to wait for it, on the device. With
+    /// [`Policy::Grow`] streams overlap as if there were memory without end, until there is no more of it; with
+    /// [`Policy::Wait`] less is held.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.policy = policy;
+        }
+        self
+    }
+
+    /// The part of the time since the allocator was made that calls of the driver for memory should take, from 0 to 1.
+    /// Memory is mapped in pieces as small as this allows: a small piece finds a use sooner when it is free, and costs as
+    /// much time as a large one. With 0 pieces are as large as requests, up to 128 MiB; with 1 they are as small as is
+    /// useful.
+    #[must_use]
+    pub fn page_time(self, part: f64) -> Self {
+        self.set("page_time", &part.to_string())
     }
 
     /// Whether each launch, copy and external submission blocks the host until what it submitted is complete, for
@@ -242,11 +301,19 @@ fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, S
             settings.history_kib = kib.ok_or_else(refuse("history_kib", "a whole number of KiB, at most 2^30"))?;
         }
         "launch_blocking" => {
-            settings.launch_blocking = match value.to_ascii_lowercase().as_str() {
-                "true" => true,
-                "false" => false,
-                _ => return Err(refuse("launch_blocking", "True or False")()),
+            settings.launch_blocking = truth(value).ok_or_else(refuse("launch_blocking", "True or False"))?;
+        }
+        "lending" => settings.lending = truth(value).ok_or_else(refuse("lending", "True or False"))?,
+        "policy" => {
+            settings.policy = match value {
+                "wait" => Policy::Wait,
+                "grow" => Policy::Grow,
+                _ => return Err(refuse("policy", "wait or grow")()),
             };
+        }
+        "page_time" => {
+            let part = value.parse().ok().filter(|part: &f64| (0.0..=1.0).contains(part));
+            settings.page_time = part.ok_or_else(refuse("page_time", "a number from 0 to 1"))?;
         }
         "expandable_segments" if value != "True" => {
             return Err(refuse("expandable_segments", "True (memory is always mapped piece by piece)")());
@@ -268,6 +335,14 @@ fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, S
     Ok(settings)
 }
 
+fn truth(value: &str) -> Option<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,6 +359,11 @@ mod tests {
         }
         assert_eq!(Settings::parse("launch_blocking:False").unwrap(), Settings::default());
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
+        let settings = Settings::parse("lending:False,policy:wait,page_time:0.5").unwrap();
+        assert!(!settings.lending() && Settings::default().lending());
+        assert_eq!((settings.policy(), Settings::default().policy()), (Policy::Wait, Policy::Grow));
+        assert_eq!(settings.page_time(), 0.5);
+        assert!(Settings::parse("page_time:1.5").is_err());
     }
 
     #[test]
@@ -301,6 +381,8 @@ mod tests {
         assert!(error("memory_limit_bytes:0").contains("at least 1"));
         assert!(error("launch_blocking:1").ends_with("expected True or False"));
         assert!(error("sanitizer:True").contains("expected off"));
+        assert!(error("policy:never").ends_with("expected wait or grow"));
+        assert!(error("lending:2").ends_with("expected True or False"));
     }
 
     #[cfg(feature = "sanitizer")]

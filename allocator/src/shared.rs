@@ -13,7 +13,9 @@ use highwater_device::Device;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
 use crate::Settings;
+use crate::aliases::Aliases;
 use crate::allocation::Allocation;
+use crate::page_time::PageTime;
 use crate::pages::Stray;
 use crate::registry::Registry;
 use crate::slot::{Driver, Slot};
@@ -55,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) counts: Counts,
     pub(crate) callbacks: Mutex<Vec<(u64, Callback)>>,
     pub(crate) strays: Mutex<Vec<Stray>>,
+    pub(crate) aliases: Aliases,
+    pub(crate) page_time: PageTime,
     pub(crate) raw: DashMap<u64, Allocation>,
     pub(crate) registry: Mutex<Registry>,
     slots: RwLock<Vec<Arc<Slot>>>,
@@ -71,6 +75,7 @@ impl Shared {
     pub(crate) fn new(device: Arc<dyn Device>, settings: Settings, limit: u64) -> Self {
         #[cfg(feature = "sanitizer")]
         let (real, device, sanitizer) = crate::sanitizer::watch(device, &settings);
+        let page_time = PageTime::new(settings.page_time(), device.now_ns());
         Shared {
             process: Process::current(),
             device,
@@ -83,6 +88,8 @@ impl Shared {
             counts: Counts::default(),
             callbacks: Mutex::new(Vec::new()),
             strays: Mutex::new(Vec::new()),
+            aliases: Aliases::default(),
+            page_time,
             raw: DashMap::new(),
             registry: Mutex::new(Registry::default()),
             slots: RwLock::new(Vec::new()),
@@ -147,6 +154,9 @@ pub(crate) struct Counts {
     pub(crate) waits_inserted: AtomicU64,
     pub(crate) host_stalls: AtomicU64,
     pub(crate) host_stall_ns: AtomicU64,
+    /// Free handles that were moved to where a request needed them, and those of them that were mapped anew for it.
+    pub(crate) pages_moved: AtomicU64,
+    pub(crate) pages_remapped: AtomicU64,
     pub(crate) handles_created: AtomicU64,
     pub(crate) handles_released: AtomicU64,
     pub(crate) fences_recorded: AtomicU64,
@@ -162,6 +172,11 @@ impl Counts {
     pub(crate) fn of_rung(&self, rung: Rung) -> u64 {
         self.rungs[rung as usize].load(Ordering::Relaxed)
     }
+}
+
+/// Adds to a counter.
+pub(crate) fn add(counter: &AtomicU64, more: u64) {
+    counter.fetch_add(more, Ordering::Relaxed);
 }
 
 /// Adds one to a counter.

@@ -37,6 +37,12 @@ pub struct MemoryStats {
     pub handles_created: u64,
     /// Handles given back to it.
     pub handles_released: u64,
+    /// Free handles that were moved to where a request needed them.
+    pub pages_moved: u64,
+    /// Those of them that were mapped anew for it; the others came back to an old mapping.
+    pub pages_remapped: u64,
+    /// Addresses taken by old mappings of handles that have moved.
+    pub old_mappings_bytes: u64,
     /// Waits put on streams, so that they come after former uses of their memory.
     pub waits_inserted: u64,
     /// Times that a request blocked the host: one for memory, or in launch-blocking mode any submission.
@@ -80,6 +86,9 @@ impl Allocator {
             out_of_memory: read(&counts.out_of_memory),
             handles_created: read(&counts.handles_created),
             handles_released: read(&counts.handles_released),
+            pages_moved: read(&counts.pages_moved),
+            pages_remapped: read(&counts.pages_remapped),
+            old_mappings_bytes: shared.aliases.bytes(),
             waits_inserted: read(&counts.waits_inserted),
             host_stalls: read(&counts.host_stalls),
             host_stall_ns: read(&counts.host_stall_ns),
@@ -119,6 +128,9 @@ impl MemoryStats {
         put("num_ooms", self.out_of_memory);
         put("pending_bytes", self.pending_bytes);
         put("stray_bytes", self.stray_bytes);
+        put("pages_moved", self.pages_moved);
+        put("pages_remapped", self.pages_remapped);
+        put("old_mappings_bytes", self.old_mappings_bytes);
         put("waits_inserted", self.waits_inserted);
         put("host_stalls", self.host_stalls);
         put("host_stall_ns", self.host_stall_ns);

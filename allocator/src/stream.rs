@@ -170,13 +170,8 @@ impl Stream {
         self.wait(&other.record()?)
     }
 
-    fn wait_recorded(&self, _gate: &Gate<'_>, recorded: &Arc<Recorded>) -> DeviceResult<()> {
-        // Published before the wait is in the queue: whoever records behind the wait finds it.
-        self.slot().openness.will_wait(recorded.holds());
-        self.shared().device.wait(self.id(), recorded.handle())?;
-        // Published after the wait is in the queue: whoever reads it submits behind the wait.
-        self.slot().clock.waited(&recorded.stamp);
-        Ok(())
+    fn wait_recorded(&self, gate: &Gate<'_>, recorded: &Arc<Recorded>) -> DeviceResult<()> {
+        self.shared().put_wait(gate, self.slot(), self.id(), recorded)
     }
 
     /// Starts to record this stream's work into a graph instead of executing it.
@@ -197,7 +192,8 @@ impl Stream {
         let doing = || format!("ordering {:?} after {:?}", self.name(), owner.name());
         let shared = self.shared();
         let gate = shared.gate().ok_or_else(|| StreamError::Capturing { doing: doing() })?;
-        let found = shared.fence_to_come_after(&gate, owner, since, (self.slot(), context), doing)?;
+        let found =
+            shared.fence_to_come_after(&gate, (owner, since), Some(self.slot()), (self.slot(), context), doing)?;
         let Some(recorded) = found else { return Ok(()) };
         self.wait_recorded(&gate, &recorded).doing(doing)?;
         count(&shared.counts.waits_inserted);

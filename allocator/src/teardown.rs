@@ -28,8 +28,9 @@ impl Drop for Shared {
         for slot in this.slots() {
             let mut inside = slot.station.enter();
             this.return_cached(&gate, &slot, &mut inside, u64::MAX, context);
-            this.unreserve(&inside.heap);
         }
+        // Old mappings of other heaps' handles are gone with them.
+        this.slots().iter().for_each(|slot| this.unreserve(&slot.station.enter().heap));
         let left = this.ledger.totals().physical.now;
         if left > 0 {
             tracing::warn!(bytes = left, "an allocator ends, and some of its memory could not be returned");
@@ -61,11 +62,9 @@ impl Shared {
 
     /// Gives back the address ranges of a heap in which nothing is mapped.
     fn unreserve(&self, heap: &Heap) {
-        let strays = self.stray_ranges();
         for (address, bytes) in heap.ranges() {
-            let mut mapped =
-                heap.mappings().map(|mapping| mapping.address).chain(strays.iter().map(|stray| stray.start));
-            if mapped.any(|at| (address..address + bytes).contains(&at)) {
+            let mapped = heap.mappings().any(|mapping| (address..address + bytes).contains(&mapping.address));
+            if mapped || self.aliases.any_in(address, address + bytes) {
                 continue;
             }
             if let Err(error) = self.device.unreserve(Address(address), bytes) {

@@ -6,9 +6,9 @@ use std::thread;
 
 use highwater::device::sim::SimDevice;
 use highwater::device::{Cost, Device, DeviceCall};
-use highwater::{Allocator, Buffer, Settings, Stream};
+use highwater::{Allocator, Buffer, Stream};
 
-use crate::world::{GRANULE, GRANULES, HookedDevice, address, granules, ticks};
+use crate::world::{GRANULE, GRANULES, HookedDevice, address, granules, still, ticks};
 
 struct Stage {
     sim: Arc<SimDevice>,
@@ -22,7 +22,7 @@ impl Stage {
     fn new() -> Self {
         let sim = SimDevice::new(ticks());
         let device = HookedDevice::new(sim.clone());
-        let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
+        let allocator = Allocator::with_settings(device.clone(), still().build().unwrap()).unwrap();
         let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
         Stage { sim, device, allocator, s, t }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use highwater::device::sim::{SimConfig, SimDevice};
-use highwater::device::{Device, DeviceCall};
+use highwater::device::{Cost, Device, DeviceCall};
 use highwater::{Allocator, Buffer, PointerError, Settings};
 
 use crate::world::{GRANULE, HookedDevice, MEMORY, Rng, World, address, granules, ticks};
@@ -139,16 +139,20 @@ fn a_free_from_another_thread_does_not_wait_for_a_heap_that_is_held() {
     let sim = SimDevice::new(ticks());
     let device = HookedDevice::new(sim.clone());
     let allocator = Allocator::with_settings(device.clone(), Settings::default()).unwrap();
-    let s = allocator.create_stream("s").unwrap();
-    let given: Buffer<u8> = s.alloc(1000).unwrap();
+    let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
+    let [given, pending]: [Buffer<u8>; 2] = [1, 1].map(|count| s.alloc(granules(count)).unwrap());
     let at = address(&given);
-    // The heap of `s` is held while it grows. If the free waited for it, this would hang.
-    device.before(DeviceCall::Create, move || thread::spawn(move || drop(given)).join().unwrap());
-    let large: Buffer<u8> = s.alloc(granules(2)).unwrap();
-    assert_eq!(allocator.memory_stats().live.now, large.bytes());
+    t.launch("busy", Cost::exact(100)).read(&pending).submit().unwrap();
+    drop(pending);
+    // The heap of `s` is held while it asks what has become of the pending free. If the free waited for it, this would
+    // hang.
+    device.before(DeviceCall::Query, move || thread::spawn(move || drop(given)).join().unwrap());
+    let again: Buffer<u8> = s.alloc(granules(1)).unwrap();
+    assert!(device.has_run());
+    assert_eq!(allocator.memory_stats().live.now, again.bytes());
     allocator.check().unwrap();
-    assert_eq!(address(&large), at, "the message was delivered before the request looked again");
-    drop((large, s, allocator));
+    assert_eq!(address(&again), at, "the message was delivered before the request looked again");
+    drop((again, s, t, allocator));
     assert_eq!(sim.memory_info().unwrap().free, MEMORY);
 }
 

@@ -202,12 +202,12 @@ fn handles_that_the_device_keeps_are_counted_and_returned_later() {
     let [s] = world.streams();
     drop(world.bytes(&s, granules(4)));
     world.device.fail_nth(DeviceCall::Release, 1);
-    assert_eq!(world.allocator.trim(0), 4 * GRANULE, "unmapped, but not released");
-    assert_eq!((world.stats().stray_bytes, world.stats().cached_bytes), (4 * GRANULE, 0));
+    assert_eq!(world.allocator.trim(0), GRANULE, "unmapped, but not released");
+    assert_eq!((world.stats().stray_bytes, world.stats().cached_bytes), (GRANULE, 0));
     world.check();
     let report = world.no_room(&s, granules(GRANULES) + 1);
-    assert_eq!((report.stray, report.physical), (4 * GRANULE, 4 * GRANULE));
-    assert!(report.to_string().contains("256.00 KiB in handles that the device would not take back"), "{report}");
+    assert_eq!((report.stray, report.physical), (GRANULE, GRANULE));
+    assert!(report.to_string().contains("64.00 KiB in handles that the device would not take back"), "{report}");
     assert_eq!(world.allocator.trim(0), 0);
     assert_eq!(world.stats().stray_bytes, 0);
     drop(s);
@@ -220,15 +220,14 @@ fn nothing_is_mapped_where_a_handle_stays_that_the_device_keeps() {
     let [s] = world.streams();
     // The first handle is mapped and not accessible; it cannot be unmapped, nor when the next request tries again.
     world.device.fail_nth(DeviceCall::SetAccess, 1);
-    world.device.fail_nth(DeviceCall::Unmap, 1);
-    world.device.fail_nth(DeviceCall::Unmap, 2);
+    (1..=3).for_each(|nth| world.device.fail_nth(DeviceCall::Unmap, nth));
     assert!(s.alloc::<u8>(granules(2)).is_err());
     let beside = world.bytes(&s, granules(3));
-    assert_eq!(world.stats().stray_bytes, 2 * GRANULE, "it is still there");
+    assert_eq!(world.stats().stray_bytes, GRANULE, "it is still there");
     world.check();
     // Once it is gone its place is a hole like any other.
     assert_eq!(world.allocator.trim(0), 3 * GRANULE);
-    let before = world.bytes(&s, granules(2));
+    let before = world.bytes(&s, granules(1));
     assert!(before.device_address() < beside.device_address());
     drop((beside, before, s));
     world.end();
@@ -240,17 +239,14 @@ fn the_end_tries_again_and_gives_no_range_back_in_which_a_handle_stays() {
         let world = World::timed();
         let [s] = world.streams();
         world.device.fail_nth(DeviceCall::SetAccess, 1);
-        world.device.fail_nth(DeviceCall::Unmap, 1);
-        if stays {
-            world.device.fail_nth(DeviceCall::Unmap, 2);
-        }
+        (1..=if stays { 3 } else { 2 }).for_each(|nth| world.device.fail_nth(DeviceCall::Unmap, nth));
         assert!(s.alloc::<u8>(granules(2)).is_err());
         drop(s);
         let World { device, allocator, .. } = world;
         drop(allocator);
         let info = device.memory_info().unwrap();
         let left = (info.total - info.free, device.counters().of(DeviceCall::Unreserve));
-        assert_eq!(left, if stays { (2 * GRANULE, 0) } else { (0, 1) });
+        assert_eq!(left, if stays { (GRANULE, 0) } else { (0, 1) });
     }
 }
 
@@ -265,7 +261,7 @@ fn growth_that_fails_half_way_leaves_nothing_half_done() {
             if let Some(also) = also {
                 world.device.fail_nth(also, 1);
             }
-            // 7 granules are three handles: of 4, 2 and 1.
+            // Each granule is a handle.
             let first = s.alloc::<u8>(granules(7));
             assert!(first.is_ok() == (call == DeviceCall::Create), "a failed create is a full device: tried again");
             world.check();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use highwater::device::Device;
-use highwater::{Allocator, Buffer, Settings, Stream, StreamError};
+use highwater::{Allocator, Buffer, Stream, StreamError};
 
-use crate::world::{World, address, granules};
+use crate::world::{World, address, granules, still};
 
 /// When memory of `s` can be had again after `use_it` with the stream `t`, and 1000 ns of unrelated work on `t`.
 fn free_again_at(use_it: impl FnOnce(&World, &Stream, Buffer<u8>)) -> u64 {
@@ -157,7 +157,7 @@ fn a_guard_refuses_streams_of_others_and_orders_inside_a_capture() {
     drop(before);
     let used = world.bytes(&s, granules(1));
     let device: Arc<dyn Device> = world.device.clone();
-    let other = Allocator::with_settings(device, Settings::builder().build().unwrap()).unwrap();
+    let other = Allocator::with_settings(device, still().build().unwrap()).unwrap();
     let refused = used.on(&other.default_stream()).unwrap_err();
     assert_eq!(refused, StreamError::OtherAllocator { what: "the stream" });
     drop(other);

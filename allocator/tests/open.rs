@@ -7,10 +7,10 @@ use highwater::device::sim::{Collective, SimCluster, SimDevice};
 use highwater::device::{Access, Address, ByteRange, Cost, Device, DeviceCall, Operand};
 use highwater::{AllocError, Allocator, Buffer, Settings, Stream, StreamError};
 
-use crate::world::{GRANULES, HookedDevice, World, address, granules, ticks};
+use crate::world::{GRANULES, HookedDevice, World, address, granules, still, ticks};
 
 fn within(ns: u64) -> World {
-    World::with(Settings::builder().host_wait_timeout(Duration::from_nanos(ns)))
+    World::with(still().host_wait_timeout(Duration::from_nanos(ns)))
 }
 
 /// A buffer of `s` whose bytes `s` has used before: that use takes 100 ns.
@@ -279,7 +279,7 @@ fn never_ends(cluster: &SimCluster, stream: &Stream) {
 fn no_host_wait_is_longer_than_its_time_when_another_rank_never_comes() {
     let cluster = SimCluster::new(2, ticks());
     let device = cluster.device(0);
-    let settings = Settings::builder().host_wait_timeout(Duration::from_nanos(60)).build().unwrap();
+    let settings = still().host_wait_timeout(Duration::from_nanos(60)).build().unwrap();
     let allocator = Allocator::with_settings(device.clone(), settings).unwrap();
     let (s, open) = (allocator.create_stream("s").unwrap(), allocator.create_stream("open").unwrap());
     let [used, other] = [0, 1].map(|_| s.alloc::<u8>(granules(GRANULES / 2)).unwrap());

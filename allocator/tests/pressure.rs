@@ -48,6 +48,8 @@ fn what_a_callback_frees_is_searched_even_when_others_used_it() {
 fn what_a_callback_waits_for_is_searched() {
     let world = World::timed();
     let [s, t] = world.streams();
+    // Otherwise `s` is made to wait for it.
+    t.mark_open();
     let buffer = world.bytes(&s, granules(GRANULES));
     world.busy(&t, &buffer, 10);
     let done = t.record().unwrap();

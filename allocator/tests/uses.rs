@@ -4,7 +4,7 @@ use highwater::device::{Access, Address, ByteRange, DeviceResult};
 use highwater::device::{Body, Cost, Device, Operand, Operation};
 use highwater::{Allocator, Buffer, Settings, Stream, StreamError};
 
-use crate::world::{World, address, granules, ticks};
+use crate::world::{World, address, granules, still, ticks};
 
 /// What `world` says about a use that lasts 10 ns, with 1000 ns of unrelated work after it: the time at which the memory
 /// can be had again.
@@ -218,7 +218,7 @@ fn a_fence_of_another_stream_or_allocator_is_refused() {
 
 #[test]
 fn what_an_external_call_submits_is_ordered_and_recorded() {
-    let world = World::new(ticks(), Settings::builder());
+    let world = World::new(ticks(), still());
     let [s, t] = world.streams();
     let first = world.bytes(&s, 1000);
     world.fill(&s, &first, 1, 100);

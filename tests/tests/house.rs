@@ -193,8 +193,11 @@ fn unsafe_code_stands_where_the_architecture_says() {
 /// for each other through it.
 const WAITS: &[(&str, &[(&str, usize)])] = &[
     // Waits on streams: the program's own, and those for memory, behind fences that depend on this GPU alone.
-    ("device.wait(", &[("allocator/src/stream.rs", 1)]),
+    ("device.wait(", &[("allocator/src/progress.rs", 1)]),
+    (".put_wait(", &[("allocator/src/climb.rs", 1), ("allocator/src/stream.rs", 1)]),
     (".wait_recorded(", &[("allocator/src/stream.rs", 2)]),
+    // For a request's memory, behind what `order_after` lets through: in the ladder, and before handles move.
+    (".wait_on_device(", &[("allocator/src/climb.rs", 1), ("allocator/src/room.rs", 1)]),
     (".hold_back(", &[("allocator/src/cuda/pointers.rs", 1)]),
     (".fence_to_come_after(", &[("allocator/src/cuda/pointers.rs", 1), ("allocator/src/stream.rs", 1)]),
     // Of the program's, those of a training: its plan's, and the join of its lanes, on every rank alike.

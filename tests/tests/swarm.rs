@@ -41,7 +41,7 @@ fn found(defect: Defect, seeds: u64) -> (Rule, usize) {
 #[test]
 fn a_canary_that_loses_waits_is_found_and_shrunk() {
     let (rule, steps) = found(Defect::LostWaits, 100);
-    assert!(matches!(rule, Rule::Reuse | Rule::Bytes | Rule::Race), "{rule:?}");
+    assert!(matches!(rule, Rule::Reuse | Rule::Bytes | Rule::Race | Rule::Fault), "{rule:?}");
     assert!(steps < 16, "{steps} steps are left");
 }
 

@@ -7,12 +7,12 @@
 //! A heap is a plain value; its lock is a [`Station`](crate::Station), and a free is a message to it.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use slab::Slab;
 
 use crate::space::{Content, Space};
-use crate::{BlockId, Books, Gap, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded};
+use crate::window::{Ghost, GhostState, Search, Supply, Window};
+use crate::{BlockId, Books, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded};
 
 /// Where a request was placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,14 +158,22 @@ impl Heap {
     /// Places a request of `requested` bytes in free memory, if any fits.
     pub fn place(&mut self, requested: u64) -> Option<Placement> {
         let bytes = rounded(requested)?;
-        let slot = self.blocks.vacant_key();
-        let block = BlockId(u32::try_from(slot).expect("a heap holds fewer than 2^32 blocks"));
+        let block = self.next_block();
         let (address, since) = self.space_mut(bytes).place(bytes, block)?;
+        Some(self.born(Placement { block, address, bytes, since }, requested))
+    }
+
+    fn next_block(&self) -> BlockId {
+        BlockId(u32::try_from(self.blocks.vacant_key()).expect("a heap holds fewer than 2^32 blocks"))
+    }
+
+    fn born(&mut self, placed: Placement, requested: u64) -> Placement {
+        let Placement { address, bytes, .. } = placed;
         self.blocks.insert(BlockInfo { address, requested, bytes });
         self.books.cached -= bytes;
         self.books.live += requested;
         self.books.rounding += bytes - requested;
-        Some(Placement { block, address, bytes, since })
+        placed
     }
 
     /// A block that is given out.
@@ -288,13 +296,23 @@ impl Heap {
         Some(join_waits(numbers.iter().flat_map(|number| self.pending[number].waits.iter().copied())))
     }
 
-    /// Where to map memory so that `requested` bytes fit. `None` when no reserved range has the room:
-    /// [`add_range`](Heap::add_range) first. `taken` are addresses at which something is mapped that the heap does not
-    /// know, each a whole number of granules, ascending: nothing is planned there.
+    /// How room is made for `requested` bytes. `None` when `supply` does not suffice, or when no reserved range has the
+    /// room: [`add_range`](Heap::add_range) first.
     #[must_use]
-    pub fn plan_growth(&self, requested: u64, taken: &[Range<u64>]) -> Option<Vec<Gap>> {
+    pub fn window(
+        &self,
+        requested: u64,
+        supply: Supply<'_>,
+        ghost_state: impl Fn(Ghost) -> GhostState,
+    ) -> Option<Window> {
         let bytes = rounded(requested)?;
-        self.space(bytes).plan_growth(bytes, taken)
+        Search::new(self.space(bytes), bytes, supply, ghost_state).run()
+    }
+
+    /// The longest stretch of addresses without any mapping, for requests like `requested`, bytes.
+    #[must_use]
+    pub fn largest_hole(&self, requested: u64) -> u64 {
+        self.space(requested).largest_hole()
     }
 
     /// Gives the heap a reserved range for requests like `requested`.
@@ -302,11 +320,49 @@ impl Heap {
         self.space_mut(requested).add_range(address, bytes);
     }
 
-    /// A handle was mapped (with access) in a gap planned for `requested` bytes.
-    pub fn map(&mut self, requested: u64, mapping: Mapping) {
+    /// Keeps a window for the one who asked for it, until it is [settled](Heap::settle) or [let go](Heap::let_go).
+    pub fn hold(&mut self, window: &Window) {
+        self.space_mut(window.bytes).hold(window);
+    }
+
+    /// A handle of a window is mapped (with access); nobody touches it before the owner's position `since`.
+    pub fn arrive(&mut self, window: &Window, mapping: Mapping, since: Position) {
         self.books.cached += mapping.bytes;
         self.books.physical += mapping.bytes;
-        self.space_mut(requested).map(mapping);
+        self.space_mut(window.bytes).arrive(mapping, since);
+    }
+
+    /// Places the request that a window was made for: all its handles have arrived.
+    pub fn settle(&mut self, window: &Window, requested: u64) -> Placement {
+        let block = self.next_block();
+        let since = self.space_mut(window.bytes).settle(window, block);
+        let Window { address, bytes, .. } = *window;
+        self.born(Placement { block, address, bytes, since }, requested)
+    }
+
+    /// Lets a window go; handles that have arrived stay.
+    pub fn let_go(&mut self, window: &Window) {
+        self.space_mut(window.bytes).let_go(window);
+    }
+
+    /// Takes a handle out of [`wholly_free`](Heap::wholly_free) away, to be mapped elsewhere: its old mapping stays. Returns
+    /// the position of the owner after which nobody uses it; `None` when it is not wholly free any more.
+    pub fn take(&mut self, mapping: Mapping) -> Option<Position> {
+        let since = self.space_at(mapping.address)?.take(mapping)?;
+        self.books.cached -= mapping.bytes;
+        self.books.physical -= mapping.bytes;
+        Some(since)
+    }
+
+    /// Puts a handle back that was [taken](Heap::take). Whether its old mapping is still there; otherwise nothing changes.
+    #[must_use]
+    pub fn put_back(&mut self, mapping: Mapping, since: Position) -> bool {
+        let back = self.space_at(mapping.address).is_some_and(|space| space.put_back(mapping, since));
+        if back {
+            self.books.cached += mapping.bytes;
+            self.books.physical += mapping.bytes;
+        }
+        back
     }
 
     /// Handles that hold nothing but free memory, each with the position of the owner that has to be complete before it
@@ -333,7 +389,7 @@ impl Heap {
                             last = last.max(pending.since);
                             waits.extend(pending.waits.iter().copied());
                         }
-                        Content::Live(_) | Content::Unmapped => {
+                        _ => {
                             unreachable!("an unoccupied handle lies in free and pending tiles")
                         }
                     }
@@ -345,11 +401,29 @@ impl Heap {
 
     /// A handle out of [`wholly_free`](Heap::wholly_free) was unmapped.
     pub fn unmap(&mut self, mapping: Mapping) {
-        let in_small = self.small.mappings().any(|known| known.address == mapping.address);
-        let space = if in_small { &mut self.small } else { &mut self.large };
+        let space = self.space_at(mapping.address).expect("a handle is mapped in a range of the heap");
         let gone = space.unmap(mapping.address);
         self.books.cached -= gone.bytes;
         self.books.physical -= gone.bytes;
+    }
+
+    /// There is a mapping, in memory that the heap takes for unmapped, which could not be removed.
+    pub fn add_ghost(&mut self, ghost: Ghost) {
+        if let Some(space) = self.space_at(ghost.address) {
+            space.add_ghost(ghost);
+        }
+    }
+
+    /// The waits after which `bytes` of the pending memory are free, the oldest frees first; all of them if that is less.
+    #[must_use]
+    pub fn waits_for(&self, bytes: u64) -> Vec<Wait> {
+        let mut sum = 0;
+        let enough = self.pending.values().take_while(|pending| {
+            let more = sum < bytes;
+            sum += pending.bytes;
+            more
+        });
+        join_waits(enough.flat_map(|pending| pending.waits.iter().copied()))
     }
 
     /// The books.
@@ -377,7 +451,7 @@ impl Heap {
     /// The mapped tiles, as runs without a hole, in the order of addresses within small and large requests.
     #[must_use]
     pub fn mapped_runs(&self) -> Vec<Vec<TileInfo>> {
-        let mapped = |content| content != Content::Unmapped;
+        let mapped = |content| !matches!(content, Content::Unmapped | Content::Coming);
         let runs = self.small.runs(mapped).into_iter().chain(self.large.runs(mapped));
         runs.map(|run| run.into_iter().map(|(address, tile)| self.info(address, tile.bytes, tile.content)).collect())
             .collect()
@@ -387,7 +461,7 @@ impl Heap {
         let (requested, kind) = match content {
             Content::Live(block) => (self.blocks[block.0 as usize].requested, TileKind::Live),
             Content::Pending(number) => (self.pending[&number].requested, TileKind::Pending),
-            Content::Free { .. } | Content::Unmapped => (0, TileKind::Free),
+            Content::Free { .. } | Content::Held { .. } | Content::Unmapped | Content::Coming => (0, TileKind::Free),
         };
         TileInfo { address, bytes, requested, kind }
     }
@@ -403,8 +477,8 @@ impl Heap {
         let (mut live, mut pending) = (0, 0);
         for (address, tile) in self.small.tiles().chain(self.large.tiles()) {
             match tile.content {
-                Content::Unmapped => {}
-                Content::Free { .. } => books.cached += tile.bytes,
+                Content::Unmapped | Content::Coming => {}
+                Content::Free { .. } | Content::Held { .. } => books.cached += tile.bytes,
                 Content::Pending(number) => {
                     pending += 1;
                     books.pending += tile.bytes;
@@ -426,6 +500,10 @@ impl Heap {
         rule(live == self.blocks.len() && pending == self.pending.len(), || "a block without a tile".into())?;
         rule(books == self.books, || format!("the books say {:?}, the tiles {books:?}", self.books))?;
         rule(books.balance(), || format!("the books do not balance: {books:?}"))
+    }
+
+    fn space_at(&mut self, address: u64) -> Option<&mut Space> {
+        [&mut self.small, &mut self.large].into_iter().find(|space| space.has(address))
     }
 
     fn space(&self, bytes: u64) -> &Space {
@@ -463,9 +541,14 @@ mod tests {
     }
 
     fn grow(heap: &mut Heap, requested: u64) {
-        for gap in heap.plan_growth(requested, &[]).unwrap() {
-            heap.map(requested, Mapping { address: gap.address, bytes: gap.bytes, page: PageId(gap.address) });
+        let supply = Supply { spares: &[], create: Some(32 * GRANULE), blind: false };
+        let window = heap.window(requested, supply, |_| GhostState::Gone).unwrap();
+        heap.hold(&window);
+        for piece in &window.pieces {
+            let (address, bytes) = piece.place();
+            heap.arrive(&window, Mapping { address, bytes, page: PageId(address) }, Position(0));
         }
+        heap.let_go(&window);
         heap.check().unwrap();
     }
 
@@ -538,7 +621,8 @@ mod tests {
         let placed = heap.place(0).unwrap();
         assert_eq!(placed.bytes, 512);
         assert_eq!(heap.place(u64::MAX), None);
-        assert_eq!(heap.plan_growth(u64::MAX, &[]), None);
+        let supply = Supply { spares: &[], create: Some(GRANULE), blind: false };
+        assert_eq!(heap.window(u64::MAX, supply, |_| GhostState::Gone), None);
         assert_eq!(heap.books().rounding, 512);
         heap.check().unwrap();
     }

@@ -9,6 +9,11 @@ pub enum Rung {
     OwnFree,
     /// Ask the fences that the stream's own pending frees wait for.
     OwnPending,
+    /// Bring free handles together, of any heap, whose last uses are complete or proven to come first.
+    Move,
+    /// Put waits on the stream, so that it comes after just the frees that suffice; then after the last uses of free
+    /// handles of other heaps, and bring those together.
+    Order,
     /// Map more memory.
     Grow,
     /// Ask the program to free something.
@@ -23,10 +28,12 @@ pub enum Rung {
 }
 
 impl Rung {
-    /// Every rung, bottom up.
-    pub const ALL: [Rung; 7] = [
+    /// Every rung, bottom up. Where memory is preferred to waits, [`Rung::Order`] comes after [`Rung::Grow`].
+    pub const ALL: [Rung; 9] = [
         Rung::OwnFree,
         Rung::OwnPending,
+        Rung::Move,
+        Rung::Order,
         Rung::Grow,
         Rung::Callbacks,
         Rung::ReturnCached,
@@ -40,6 +47,8 @@ impl Rung {
         match self {
             Rung::OwnFree => "own_free",
             Rung::OwnPending => "own_pending",
+            Rung::Move => "move",
+            Rung::Order => "order",
             Rung::Grow => "grow",
             Rung::Callbacks => "callbacks",
             Rung::ReturnCached => "return_cached",
@@ -51,7 +60,7 @@ impl Rung {
     /// Whether the action asks, records or waits for fences, which would break a capture.
     #[must_use]
     pub fn touches_fences(self) -> bool {
-        matches!(self, Rung::OwnPending | Rung::ReturnCached | Rung::HostWaitOwn | Rung::HostWaitOthers)
+        !matches!(self, Rung::OwnFree | Rung::Grow | Rung::Callbacks)
     }
 }
 
@@ -61,36 +70,55 @@ impl fmt::Display for Rung {
     }
 }
 
+/// What is preferred where free memory is there, but a stream would have to wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The stream waits, on the device. Memory stays as small as what is in use.
+    Wait,
+    /// Memory grows as long as it can. No stream waits that need not.
+    #[default]
+    Grow,
+}
+
 /// One climb: search, then [`next`](Ladder::next) for the action to take before searching again, until the search
 /// succeeds or there is no rung left.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ladder {
+    policy: Policy,
     standing_on: usize,
 }
 
 impl Ladder {
     /// At the bottom: own free memory is searched first.
     #[must_use]
-    pub fn new() -> Self {
-        Ladder { standing_on: 0 }
+    pub fn new(policy: Policy) -> Self {
+        Ladder { policy, standing_on: 0 }
     }
 
     /// Where the climb stands: the rung whose search comes next or succeeded.
     #[must_use]
     pub fn rung(&self) -> Rung {
-        Rung::ALL[self.standing_on]
+        self.at(self.standing_on).expect("the climb stands on a rung")
     }
 
     /// The next rung, or `None` at the top: the request cannot be met. While a stream of the device captures, no rung
     /// that touches fences is offered.
     pub fn next(&mut self, capturing: bool) -> Option<Rung> {
         loop {
-            let rung = *Rung::ALL.get(self.standing_on + 1)?;
+            let rung = self.at(self.standing_on + 1)?;
             self.standing_on += 1;
             if !(capturing && rung.touches_fences()) {
                 return Some(rung);
             }
         }
+    }
+
+    fn at(&self, place: usize) -> Option<Rung> {
+        Some(match (*Rung::ALL.get(place)?, self.policy) {
+            (Rung::Order, Policy::Grow) => Rung::Grow,
+            (Rung::Grow, Policy::Grow) => Rung::Order,
+            (rung, _) => rung,
+        })
     }
 }
 
@@ -100,14 +128,21 @@ mod tests {
 
     #[test]
     fn a_capture_is_offered_no_fence() {
-        let mut ladder = Ladder::new();
+        let mut ladder = Ladder::new(Policy::Wait);
         let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next(true)).collect();
         assert_eq!(climbed, [Rung::Grow, Rung::Callbacks]);
     }
 
     #[test]
+    fn the_policy_says_whether_memory_or_waits_come_first() {
+        let mut ladder = Ladder::new(Policy::Grow);
+        let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next(false)).collect();
+        assert_eq!(climbed[1..4], [Rung::Move, Rung::Grow, Rung::Order]);
+    }
+
+    #[test]
     fn waiting_comes_last() {
-        let mut ladder = Ladder::new();
+        let mut ladder = Ladder::new(Policy::Wait);
         let climbed: Vec<Rung> = std::iter::from_fn(|| ladder.next(false)).collect();
         assert_eq!(climbed, Rung::ALL[1..]);
         assert_eq!(ladder.rung(), Rung::HostWaitOthers);

@@ -25,13 +25,15 @@ mod station;
 mod sync;
 mod units;
 mod uses;
+mod window;
 
 pub use books::{Books, GaugeReading, Ledger, LedgerTotals, Shortage};
 pub use clock::{Clock, Demand, Stamp};
 pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind, Unoccupied};
-pub use ladder::{Ladder, Rung};
+pub use ladder::{Ladder, Policy, Rung};
 pub use openness::{Hold, Openness, Outlook};
-pub use space::{Gap, Mapping, handle_sizes};
+pub use space::Mapping;
 pub use station::{Receive, Station, StationGuard};
 pub use units::{BlockId, PageId, Position, ROUNDING_BYTES, SMALL_BYTES, StreamIndex, rounded};
 pub use uses::{Until, Uses, Wait, join_waits};
+pub use window::{Ghost, GhostState, Piece, Spare, Supply, Window, handle_bytes};

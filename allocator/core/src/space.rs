@@ -2,21 +2,24 @@
 //!
 //! The tiles of a range lie side by side, without gap or overlap. Neighbours that are both free, or both unmapped, are
 //! one tile. Unmapped tiles start and end on the granularity of the device; the bounds of handles are on it too, and a
-//! handle never spans two ranges. A tile that is not unmapped is covered by handles, wholly.
+//! handle never spans two ranges. A tile that is neither unmapped nor coming is covered by handles, wholly.
+//!
+//! Unmapped tiles may contain *ghosts*: old mappings of handles that have moved elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::{Range, RangeInclusive};
 
+use crate::window::{Ghost, Piece, Window};
 use crate::{BlockId, PageId, Position, ROUNDING_BYTES};
-
-/// Handles are not made larger than this, bytes.
-const HANDLE_BYTES_MAX: u64 = 32 << 20;
 
 /// What a tile holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
-    /// Nothing is mapped here.
+    /// Nothing of use is mapped here.
     Unmapped,
+    /// A handle is being mapped here, for a window.
+    Coming,
+    /// Free, and kept for a window.
+    Held { since: Position },
     /// Free; the last use by the owner was before its position `since`.
     Free { since: Position },
     /// Freed, waiting: the number of the pending free.
@@ -32,15 +35,6 @@ pub(crate) struct Tile {
     pub(crate) content: Content,
 }
 
-/// A place where physical memory is to be mapped: both numbers are multiples of the granularity.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gap {
-    /// First address.
-    pub address: u64,
-    /// Length, bytes.
-    pub bytes: u64,
-}
-
 /// A handle that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Mapping {
@@ -50,20 +44,6 @@ pub struct Mapping {
     pub bytes: u64,
     /// The handle.
     pub page: PageId,
-}
-
-/// The sizes of the handles that fill a gap of `bytes`, first to last: powers of two times the granularity, the largest
-/// first, none above 32 MiB (unless the granularity is). Mapping costs a fixed time for each handle, so few are better;
-/// small ones can be given back more often.
-pub fn handle_sizes(bytes: u64, granularity: u64) -> impl Iterator<Item = u64> {
-    debug_assert!(bytes.is_multiple_of(granularity), "a gap is a whole number of granules");
-    let mut left = bytes / granularity;
-    let largest = (HANDLE_BYTES_MAX / granularity).max(1);
-    std::iter::from_fn(move || {
-        let granules = largest.min(1 << left.checked_ilog2()?);
-        left -= granules;
-        Some(granules * granularity)
-    })
 }
 
 /// Ranges of addresses, their tiles and the handles mapped in them.
@@ -76,6 +56,8 @@ pub(crate) struct Space {
     /// Free tiles by size, then address.
     free: BTreeSet<(u64, u64)>,
     mappings: BTreeMap<u64, Mapping>,
+    /// Old mappings, in unmapped tiles. Some may have been removed since.
+    ghosts: BTreeMap<u64, Ghost>,
 }
 
 impl Space {
@@ -86,7 +68,12 @@ impl Space {
             tiles: BTreeMap::new(),
             free: BTreeSet::new(),
             mappings: BTreeMap::new(),
+            ghosts: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn granularity(&self) -> u64 {
+        self.granularity
     }
 
     /// Adds a reserved range, all of it unmapped.
@@ -94,6 +81,25 @@ impl Space {
         debug_assert!(address.is_multiple_of(self.granularity) && bytes.is_multiple_of(self.granularity));
         self.ranges.insert(address, bytes);
         self.tiles.insert(address, Tile { bytes, content: Content::Unmapped });
+    }
+
+    /// Whether an address lies in one of the ranges.
+    pub(crate) fn has(&self, address: u64) -> bool {
+        self.ranges.range(..=address).next_back().is_some_and(|(&start, &bytes)| address < start + bytes)
+    }
+
+    /// The longest stretch of addresses without any mapping, as far as the heap knows, bytes.
+    pub(crate) fn largest_hole(&self) -> u64 {
+        let mut largest = 0;
+        for (address, tile) in self.tiles().filter(|(_, tile)| tile.content == Content::Unmapped) {
+            let mut from = address;
+            for ghost in self.ghosts_in(address, address + tile.bytes) {
+                largest = largest.max(ghost.address - from);
+                from = ghost.address + ghost.bytes;
+            }
+            largest = largest.max(address + tile.bytes - from);
+        }
+        largest
     }
 
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
@@ -106,6 +112,11 @@ impl Space {
 
     pub(crate) fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
         self.mappings.values().copied()
+    }
+
+    /// The handles that begin in `start..end`.
+    pub(crate) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapping> + '_ {
+        self.mappings.range(start..end).map(|(_, &mapping)| mapping)
     }
 
     pub(crate) fn tile(&self, address: u64) -> Option<Tile> {
@@ -135,76 +146,122 @@ impl Space {
         self.insert_joined(address, tile.bytes, content);
     }
 
-    /// Where memory has to be mapped so that a block of `bytes` fits: the window with the fewest unmapped bytes, the
-    /// lowest address first; empty gaps are left out. No window reaches into addresses that are `taken`. `None` when no
-    /// range has the room.
-    pub(crate) fn plan_growth(&self, bytes: u64, taken: &[Range<u64>]) -> Option<Vec<Gap>> {
-        let mut best: Option<(u64, Vec<Gap>)> = None;
-        let runs = self.runs(|content| matches!(content, Content::Free { .. } | Content::Unmapped));
-        for run in runs.into_iter().flat_map(|run| clear_of(run, taken)) {
-            let (start, end) = bounds(&run);
-            if end - start < bytes {
-                continue;
+    /// The old mappings that begin in `start..end`.
+    pub(crate) fn ghosts_in(&self, start: u64, end: u64) -> impl Iterator<Item = Ghost> + '_ {
+        self.ghosts.range(start..end).map(|(_, &ghost)| ghost)
+    }
+
+    /// Keeps a window: its free tiles are held, what it maps is coming, and what it removes is forgotten.
+    pub(crate) fn hold(&mut self, window: &Window) {
+        for (address, tile) in self.overlapping(window.address, window.bytes) {
+            let Content::Free { since } = tile.content else { continue };
+            let start = address.max(window.address);
+            let end = (address + tile.bytes).min(window.address + window.bytes);
+            self.carve(start, end - start, Content::Held { since });
+        }
+        for ghost in &window.removed {
+            self.ghosts.remove(&ghost.address);
+        }
+        for piece in &window.pieces {
+            let (to, bytes) = piece.place();
+            self.forget_ghosts(to, bytes);
+            self.carve(to, bytes, Content::Coming);
+        }
+    }
+
+    /// A handle that was coming is mapped.
+    pub(crate) fn arrive(&mut self, mapping: Mapping, since: Position) {
+        let tile = self.tile(mapping.address).filter(|tile| tile.bytes == mapping.bytes);
+        assert!(tile.is_some_and(|tile| tile.content == Content::Coming), "only what is coming arrives");
+        self.mappings.insert(mapping.address, mapping);
+        self.turn(mapping.address, Content::Free { since });
+    }
+
+    /// Lets a window go: what was held is free again, and what has not arrived is not coming any more.
+    pub(crate) fn let_go(&mut self, window: &Window) {
+        for (address, tile) in self.overlapping(window.address, window.bytes) {
+            if let Content::Held { since } = tile.content {
+                self.turn(address, Content::Free { since });
             }
-            let starts = run.iter().map(|&(address, _)| address);
-            let ends = run.iter().map(|&(address, tile)| (address + tile.bytes).saturating_sub(bytes));
-            for window in starts.chain(ends).filter(|&window| window >= start && window + bytes <= end) {
-                let gaps = self.gaps(&run, window..=window + bytes - 1);
-                let unmapped: u64 = gaps.iter().map(|gap| gap.bytes).sum();
-                let better = best.as_ref().is_none_or(|(least, chosen)| {
-                    (unmapped, gaps.first().map(|gap| gap.address)) < (*least, chosen.first().map(|gap| gap.address))
-                });
-                if better {
-                    best = Some((unmapped, gaps));
+        }
+        for piece in &window.pieces {
+            let (to, bytes) = piece.place();
+            if self.tile(to).is_some_and(|tile| tile.content == Content::Coming && tile.bytes == bytes) {
+                self.turn(to, Content::Unmapped);
+                if let Piece::Return { spare, to } = *piece {
+                    self.add_ghost(Ghost { address: to, bytes, page: spare.page });
                 }
             }
         }
-        best.map(|(_, gaps)| gaps)
+        for &ghost in &window.removed {
+            let (start, tile) = self.containing(ghost.address);
+            if tile.content == Content::Unmapped && ghost.address + ghost.bytes <= start + tile.bytes {
+                self.add_ghost(ghost);
+            }
+        }
     }
 
-    /// The unmapped parts of a window, widened to the granularity.
-    fn gaps(&self, run: &[(u64, Tile)], window: RangeInclusive<u64>) -> Vec<Gap> {
-        let granule = self.granularity;
-        run.iter()
-            .filter(|(_, tile)| tile.content == Content::Unmapped)
-            .filter_map(|&(address, tile)| {
-                let first = address.max(*window.start()) / granule * granule;
-                let end = (address + tile.bytes).min((window.end() + 1).next_multiple_of(granule));
-                (first < end).then(|| Gap { address: first, bytes: end - first })
-            })
-            .collect()
+    /// There is a mapping in an unmapped tile. Those that are known there are gone.
+    pub(crate) fn add_ghost(&mut self, ghost: Ghost) {
+        self.forget_ghosts(ghost.address, ghost.bytes);
+        self.ghosts.insert(ghost.address, ghost);
     }
 
-    /// A handle was mapped in an unmapped tile: its bytes are free, and nobody has ever used them.
-    pub(crate) fn map(&mut self, mapping: Mapping) {
-        let (&address, &tile) = self.tiles.range(..=mapping.address).next_back().expect("a gap lies in a tile");
-        let end = address + tile.bytes;
-        let mapped_end = mapping.address + mapping.bytes;
-        assert!(tile.content == Content::Unmapped && mapped_end <= end, "memory is mapped only where none is");
-        self.tiles.remove(&address);
-        if address < mapping.address {
-            self.insert(address, mapping.address - address, Content::Unmapped);
+    fn forget_ghosts(&mut self, address: u64, bytes: u64) {
+        let before = self.ghosts.range(..address).next_back().map(|(_, &ghost)| ghost);
+        let reaching = before.filter(|ghost| ghost.address + ghost.bytes > address);
+        let inside: Vec<u64> = self.ghosts.range(address..address + bytes).map(|(&at, _)| at).collect();
+        for at in reaching.map(|ghost| ghost.address).into_iter().chain(inside) {
+            self.ghosts.remove(&at);
         }
-        if mapped_end < end {
-            self.insert(mapped_end, end - mapped_end, Content::Unmapped);
+    }
+
+    /// Places a block in a window whose handles have all arrived.
+    pub(crate) fn settle(&mut self, window: &Window, block: BlockId) -> Position {
+        self.let_go(window);
+        let (_, tile) = self.containing(window.address);
+        let Content::Free { since } = tile.content else { unreachable!("a window that is whole is free") };
+        self.carve(window.address, window.bytes, Content::Live(block));
+        since
+    }
+
+    /// Takes a wholly free handle out; its mapping stays behind as a ghost. `None` when it is not wholly free any more.
+    pub(crate) fn take(&mut self, mapping: Mapping) -> Option<Position> {
+        let known = self.mappings.get(&mapping.address) == Some(&mapping);
+        let (start, tile) = known.then(|| self.containing(mapping.address))?;
+        let Content::Free { since } = tile.content else { return None };
+        if start + tile.bytes < mapping.address + mapping.bytes {
+            return None;
         }
-        self.mappings.insert(mapping.address, mapping);
-        self.insert_joined(mapping.address, mapping.bytes, Content::Free { since: Position(0) });
+        self.unmap(mapping.address);
+        let Mapping { address, bytes, page } = mapping;
+        self.ghosts.insert(address, Ghost { address, bytes, page });
+        Some(since)
+    }
+
+    /// Puts a handle that was [taken](Space::take) back. Whether its old mapping is still there.
+    pub(crate) fn put_back(&mut self, mapping: Mapping, since: Position) -> bool {
+        let known = self.ghosts.remove(&mapping.address).is_some_and(|ghost| ghost.page == mapping.page);
+        if known {
+            self.mappings.insert(mapping.address, mapping);
+            self.carve(mapping.address, mapping.bytes, Content::Free { since });
+        }
+        known
     }
 
     /// Handles that lie wholly in free tiles, with the position of the owner after which nobody uses them, in the order
     /// of addresses.
     pub(crate) fn wholly_free(&self) -> Vec<(Mapping, Position)> {
+        let mut tiles: Vec<(u64, u64)> = self.free.range((self.granularity, 0)..).map(|&(b, a)| (a, b)).collect();
+        tiles.sort_unstable();
         let mut found = Vec::new();
-        for (address, tile) in self.tiles() {
-            let Content::Free { since } = tile.content else { continue };
-            let inside = self.mappings.range(address..address + tile.bytes);
-            found.extend(
-                inside
-                    .map(|(_, &mapping)| mapping)
-                    .filter(|mapping| mapping.address + mapping.bytes <= address + tile.bytes)
-                    .map(|mapping| (mapping, since)),
-            );
+        for (address, bytes) in tiles {
+            let Some(Tile { content: Content::Free { since }, .. }) = self.tile(address) else {
+                unreachable!("the index of free tiles holds free tiles")
+            };
+            let inside = self.mappings.range(address..address + bytes).map(|(_, &mapping)| mapping);
+            let whole = inside.filter(|mapping| mapping.address + mapping.bytes <= address + bytes);
+            found.extend(whole.map(|mapping| (mapping, since)));
         }
         found
     }
@@ -230,18 +287,9 @@ impl Space {
     /// A wholly free handle was unmapped.
     pub(crate) fn unmap(&mut self, address: u64) -> Mapping {
         let mapping = self.mappings.remove(&address).expect("only a mapped handle is unmapped");
-        let (&start, &tile) = self.tiles.range(..=address).next_back().expect("a handle lies in a tile");
-        let (end, mapped_end) = (start + tile.bytes, address + mapping.bytes);
-        let Content::Free { since } = tile.content else { unreachable!("only a wholly free handle is unmapped") };
-        assert!(mapped_end <= end, "only a wholly free handle is unmapped");
-        self.remove(start);
-        if start < address {
-            self.insert(start, address - start, Content::Free { since });
-        }
-        if mapped_end < end {
-            self.insert(mapped_end, end - mapped_end, Content::Free { since });
-        }
-        self.insert_joined(address, mapping.bytes, Content::Unmapped);
+        let (_, tile) = self.containing(address);
+        assert!(matches!(tile.content, Content::Free { .. }), "only a wholly free handle is unmapped");
+        self.carve(address, mapping.bytes, Content::Unmapped);
         mapping
     }
 
@@ -262,6 +310,48 @@ impl Space {
             open = true;
         }
         runs
+    }
+
+    /// The tile that `address` lies in, and where it starts.
+    fn containing(&self, address: u64) -> (u64, Tile) {
+        let found = self.tiles.range(..=address).next_back().map(|(&start, &tile)| (start, tile));
+        found.filter(|(start, tile)| address < start + tile.bytes).expect("the address lies in a range")
+    }
+
+    /// The tiles that touch a stretch of addresses.
+    fn overlapping(&self, address: u64, bytes: u64) -> Vec<(u64, Tile)> {
+        let (first, _) = self.containing(address);
+        self.tiles.range(first..address + bytes).map(|(&start, &tile)| (start, tile)).collect()
+    }
+
+    /// The run of free and unmapped tiles around `address`.
+    pub(crate) fn run_around(&self, address: u64) -> Vec<(u64, Tile)> {
+        let fits = |content| matches!(content, Content::Free { .. } | Content::Unmapped);
+        let (start, _) = self.containing(address);
+        let mut first = start;
+        for (&before, tile) in self.tiles.range(..start).rev() {
+            if self.ranges.contains_key(&first) || before + tile.bytes != first || !fits(tile.content) {
+                break;
+            }
+            first = before;
+        }
+        let behind = self.tiles.range(first..).map(|(&at, &tile)| (at, tile));
+        behind.take_while(|&(at, tile)| fits(tile.content) && (at == first || !self.ranges.contains_key(&at))).collect()
+    }
+
+    /// Changes what a part of one tile holds, and joins it with neighbours of its new kind.
+    fn carve(&mut self, address: u64, bytes: u64, content: Content) {
+        let (start, tile) = self.containing(address);
+        let (end, carved_end) = (start + tile.bytes, address + bytes);
+        assert!(carved_end <= end, "what is carved lies in one tile");
+        self.remove(start);
+        if start < address {
+            self.insert(start, address - start, tile.content);
+        }
+        if carved_end < end {
+            self.insert(carved_end, end - carved_end, tile.content);
+        }
+        self.insert_joined(address, bytes, content);
     }
 
     fn remove(&mut self, address: u64) -> Tile {
@@ -313,11 +403,21 @@ impl Space {
         if free != self.free {
             return Err("the index of free tiles does not list the free tiles".into());
         }
-        let unmapped: u64 = self.tiles().filter(|(_, t)| t.content == Content::Unmapped).map(|(_, t)| t.bytes).sum();
+        let is_unmapped = |content| matches!(content, Content::Unmapped | Content::Coming);
+        let unmapped: u64 = self.tiles().filter(|(_, t)| is_unmapped(t.content)).map(|(_, t)| t.bytes).sum();
         let reserved: u64 = self.ranges.values().sum();
         let mapped: u64 = self.mappings().map(|mapping| mapping.bytes).sum();
         if unmapped + mapped != reserved {
             return Err(format!("{mapped} mapped and {unmapped} unmapped bytes in {reserved} reserved"));
+        }
+        let mut clear = 0;
+        for ghost in self.ghosts.values() {
+            let (start, tile) = self.containing(ghost.address);
+            let inside = ghost.address + ghost.bytes <= start + tile.bytes && tile.content == Content::Unmapped;
+            if !inside || ghost.address < clear {
+                return Err(format!("the old mapping at {:#x} is in the way of something", ghost.address));
+            }
+            clear = ghost.address + ghost.bytes;
         }
         Ok(())
     }
@@ -336,7 +436,7 @@ impl Space {
                 return Err(format!("the tile at {address:#x} should be joined with the one before"));
             }
             let aligned = address.is_multiple_of(self.granularity) && tile.bytes.is_multiple_of(self.granularity);
-            if tile.content == Content::Unmapped && !aligned {
+            if matches!(tile.content, Content::Unmapped | Content::Coming) && !aligned {
                 return Err(format!("the unmapped tile at {address:#x} is not a whole number of granules"));
             }
             if tile.content == Content::Unmapped && self.mappings.range(address..address + tile.bytes).next().is_some()
@@ -361,30 +461,7 @@ fn join(left: Content, right: Content) -> Option<Content> {
     }
 }
 
-/// What is left of a run without the addresses that are `taken`, which ascend.
-fn clear_of(run: Vec<(u64, Tile)>, taken: &[Range<u64>]) -> Vec<Vec<(u64, Tile)>> {
-    if taken.is_empty() {
-        return vec![run];
-    }
-    let mut left = vec![Vec::new()];
-    for (start, tile) in run {
-        let (mut at, end) = (start, start + tile.bytes);
-        for other in taken.iter().filter(|other| other.start < end && start < other.end) {
-            if at < other.start {
-                left.last_mut().expect("a part is open").push((at, Tile { bytes: other.start - at, ..tile }));
-            }
-            left.push(Vec::new());
-            at = other.end;
-        }
-        if at < end {
-            left.last_mut().expect("a part is open").push((at, Tile { bytes: end - at, ..tile }));
-        }
-    }
-    left.retain(|part| !part.is_empty());
-    left
-}
-
-fn bounds(run: &[(u64, Tile)]) -> (u64, u64) {
+pub(crate) fn bounds(run: &[(u64, Tile)]) -> (u64, u64) {
     let (first, (last, tile)) = (run[0].0, run[run.len() - 1]);
     (first, last + tile.bytes)
 }
@@ -401,63 +478,23 @@ mod tests {
         space
     }
 
-    fn fill(space: &mut Space, gaps: &[Gap]) {
-        for gap in gaps {
-            let mapping = Mapping { address: gap.address, bytes: gap.bytes, page: PageId(gap.address) };
-            space.map(mapping);
+    /// Maps handles of so many granules one after the other, each at the granule that its name says.
+    fn fill(space: &mut Space, handles: &[(u64, u64)]) {
+        for &(granule, granules) in handles {
+            let (to, bytes) = (granule * GRANULE, granules * GRANULE);
+            let window = Window { address: to, bytes, removed: vec![], pieces: vec![Piece::Create { to, bytes }] };
+            space.hold(&window);
+            space.arrive(Mapping { address: to, bytes, page: PageId(to) }, Position(0));
+            space.let_go(&window);
         }
         space.check().unwrap();
-    }
-
-    #[test]
-    fn handles_are_few_and_none_is_too_large() {
-        let mib = 1 << 20;
-        let sizes: Vec<u64> = handle_sizes(78 * mib, 2 * mib).map(|bytes| bytes / mib).collect();
-        assert_eq!(sizes, [32, 32, 8, 4, 2]);
-        assert_eq!(handle_sizes(64 * mib, 64 * mib).collect::<Vec<_>>(), [64 * mib]);
-        assert_eq!(handle_sizes(0, 2 * mib).count(), 0);
-    }
-
-    #[test]
-    fn growth_extends_the_free_tail_instead_of_starting_anew() {
-        let mut space = space_of(16);
-        fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
-        assert!(space.place(512, BlockId(0)).is_some());
-        let gaps = space.plan_growth(3 * GRANULE, &[]).unwrap();
-        assert_eq!(gaps, [Gap { address: 3 * GRANULE, bytes: 2 * GRANULE }]);
-        fill(&mut space, &gaps);
-        assert_eq!(space.place(3 * GRANULE, BlockId(1)), Some((GRANULE + 512, Position(0))));
-    }
-
-    #[test]
-    fn growth_closes_the_smallest_hole() {
-        let mut space = space_of(16);
-        let gaps = [Gap { address: GRANULE, bytes: 2 * GRANULE }, Gap { address: 4 * GRANULE, bytes: 2 * GRANULE }];
-        fill(&mut space, &gaps);
-        assert_eq!(space.plan_growth(5 * GRANULE, &[]).unwrap(), [Gap { address: 3 * GRANULE, bytes: GRANULE }]);
-        assert_eq!(space.plan_growth(17 * GRANULE, &[]), None);
-    }
-
-    #[test]
-    fn growth_keeps_off_addresses_that_are_taken() {
-        let at = |granules: Range<u64>| granules.start * GRANULE..granules.end * GRANULE;
-        let mut space = space_of(16);
-        fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
-        let gap = |address: u64, granules: u64| Gap { address: address * GRANULE, bytes: granules * GRANULE };
-        let plan = |granules: u64, taken: &[Range<u64>]| space.plan_growth(granules * GRANULE, taken);
-        assert_eq!(plan(4, &[at(5..6)]), Some(vec![gap(3, 2)]), "right up to it");
-        assert_eq!(plan(4, &[at(4..5)]), Some(vec![gap(5, 4)]), "behind it");
-        assert_eq!(plan(4, &[at(3..4), at(8..10)]), Some(vec![gap(4, 4)]), "between two");
-        assert_eq!(plan(7, &[at(3..4), at(8..10)]), Some(vec![gap(10, 7)]), "behind both");
-        assert_eq!(plan(8, &[at(3..4), at(8..10)]), None);
-        assert_eq!(plan(4, &[at(0..1), at(17..18)]), Some(vec![gap(3, 2)]), "other ranges do not matter");
     }
 
     #[test]
     fn a_free_handle_between_live_neighbours_can_leave() {
         let mut space = space_of(4);
         for granule in 1..=4 {
-            fill(&mut space, &[Gap { address: granule * GRANULE, bytes: GRANULE }]);
+            fill(&mut space, &[(granule, 1)]);
         }
         for block in 0..4 {
             space.place(GRANULE, BlockId(block)).unwrap();
@@ -473,13 +510,13 @@ mod tests {
 
     #[test]
     fn neighbouring_ranges_are_never_joined() {
-        let [low, high] = [1, 3].map(|granule| Gap { address: granule * GRANULE, bytes: 2 * GRANULE });
-        for gaps in [[low, high], [high, low]] {
+        let [low, high] = [(1, 2), (3, 2)];
+        for handles in [[low, high], [high, low]] {
             let mut space = space_of(2);
-            space.add_range(high.address, high.bytes);
-            fill(&mut space, &gaps);
-            assert_eq!(space.largest_free(), 2 * GRANULE);
-            assert_eq!(space.plan_growth(3 * GRANULE, &[]), None, "no window spans two ranges");
+            space.add_range(3 * GRANULE, 2 * GRANULE);
+            fill(&mut space, &handles);
+            assert_eq!((space.largest_free(), space.largest_hole()), (2 * GRANULE, 0));
+            assert_eq!(space.run_around(3 * GRANULE).len(), 1);
         }
     }
 
@@ -487,7 +524,7 @@ mod tests {
     fn a_handle_that_a_live_block_reaches_into_is_occupied() {
         for freed in [1, 2] {
             let mut space = space_of(2);
-            fill(&mut space, &[Gap { address: GRANULE, bytes: 2 * GRANULE }]);
+            fill(&mut space, &[(1, 2)]);
             for block in 0..2 {
                 space.place(GRANULE, BlockId(block)).unwrap();
             }
@@ -500,7 +537,7 @@ mod tests {
     fn free_memory_is_as_late_as_its_latest_part() {
         const QUARTER: u64 = GRANULE / 4;
         let mut space = space_of(1);
-        fill(&mut space, &[Gap { address: GRANULE, bytes: GRANULE }]);
+        fill(&mut space, &[(1, 1)]);
         for block in 0..4 {
             space.place(QUARTER, BlockId(block)).unwrap();
         }

@@ -190,7 +190,7 @@ fn come_after_outside(device: &CudaDevice, allocation: &Allocation, stream: &Cud
     let shared = owner.shared();
     let gate = shared.gate().ok_or_else(|| capturing(&doing()))?;
     let stalled = (&**owner.slot(), Context::here());
-    match shared.fence_to_come_after(&gate, owner.slot(), allocation.since(), stalled, doing)? {
+    match shared.fence_to_come_after(&gate, (owner.slot(), allocation.since()), None, stalled, doing)? {
         Some(fence) => device.hold_back(stream, fence.handle()).doing(doing),
         None => Ok(()),
     }

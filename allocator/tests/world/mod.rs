@@ -10,7 +10,9 @@ use highwater::device::{
     Access, Address, Body, ByteRange, CallCounters, Cost, CostModel, Device, DeviceCall, Operand, OperandBytes,
     Operation,
 };
-use highwater::{AllocError, Allocator, Buffer, MemoryStats, OutOfMemory, Settings, SettingsBuilder, Stream, View};
+use highwater::{
+    AllocError, Allocator, Buffer, MemoryStats, OutOfMemory, Policy, Settings, SettingsBuilder, Stream, View,
+};
 
 pub(crate) use hooked::HookedDevice;
 pub(crate) use rng::Rng;
@@ -21,6 +23,12 @@ pub(crate) const GRANULE: u64 = 64 << 10;
 pub(crate) const GRANULES: u64 = 16;
 /// Memory of the small device, bytes.
 pub(crate) const MEMORY: u64 = GRANULES * GRANULE;
+
+/// Settings under which memory stays where it is, and a stream waits for memory only if there is no other: what is free
+/// when can be told by addresses.
+pub(crate) fn still() -> SettingsBuilder {
+    Settings::builder().lending(false).policy(Policy::Grow).page_time(1.0)
+}
 
 /// `granules` granules, as the length of a buffer of bytes.
 pub(crate) fn granules(granules: u64) -> usize {
@@ -53,7 +61,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn timed() -> Self {
-        Self::new(ticks(), Settings::builder())
+        Self::with(still())
     }
 
     pub(crate) fn with(settings: SettingsBuilder) -> Self {

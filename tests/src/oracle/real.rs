@@ -7,7 +7,9 @@ use highwater::device::sim::{Mode, SimConfig, SimDevice};
 use highwater::device::{
     Access, Address, Body, ByteRange, Cost, CostModel, Device, DeviceCall, DeviceError, Operand, Operation, StreamId,
 };
-use highwater::{AllocError, Allocator, Buffer, Capture, Fence, Graph, PressureGuard, Settings, Stream, StreamError};
+use highwater::{
+    AllocError, Allocator, Buffer, Capture, Fence, Graph, Policy, PressureGuard, Settings, Stream, StreamError,
+};
 
 use super::op::{Op, Relief, Setup, pick};
 use super::predict::{Outcome, Shown};
@@ -59,6 +61,9 @@ impl Real {
         let settings = Settings::builder()
             .memory_limit_bytes(setup.limit_bytes)
             .host_wait_timeout(Duration::from_nanos(setup.timeout_ns))
+            .lending(false)
+            .policy(Policy::Grow)
+            .page_time(1.0)
             .history_kib(0)
             .build()
             .expect("the limit is above 0");

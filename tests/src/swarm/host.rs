@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use highwater::device::sim::Communicator;
 use highwater::device::{Device, DeviceCall, DeviceError};
-use highwater::{AllocError, Allocator, Fence, Graph, PressureGuard, Settings, Stream, StreamError};
+use highwater::{AllocError, Allocator, Fence, Graph, Policy, PressureGuard, Settings, Stream, StreamError};
 
 use super::bytes::Wrong;
 use super::oracle::{Clock, OpId, Oracle};
@@ -405,6 +405,8 @@ impl<'a> Host<'a> {
             self.met.add("wait inserted", stats.waits_inserted);
             self.met.add("host stall", stats.host_stalls);
             self.met.add("handle returned", stats.handles_released);
+            self.met.add("handle moved", stats.pages_moved);
+            self.met.add("handle came back", stats.pages_moved - stats.pages_remapped);
         }
         for (call, times) in self.device.fired() {
             self.met.add(&format!("failed {call}"), times);
@@ -414,7 +416,10 @@ impl<'a> Host<'a> {
 }
 
 fn settings(config: &Config) -> Result<Settings, Failure> {
-    let mut builder = Settings::builder().history_kib(config.history_kib);
+    let policy = if config.waits_first { Policy::Wait } else { Policy::Grow };
+    let page_time = f64::from(config.page_percent) / 100.0;
+    let mut builder = Settings::builder().history_kib(config.history_kib).lending(config.lending);
+    builder = builder.policy(policy).page_time(page_time);
     if let Some(percent) = config.limit_percent {
         builder = builder.memory_limit_bytes(config.memory_bytes() * u64::from(percent) / 100);
     }

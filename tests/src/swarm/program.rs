@@ -223,6 +223,10 @@ pub struct Config {
     /// How long a request may block the host: ns, which are steps of the adversary. `None`: as long as it takes.
     pub(super) host_wait_ns: Option<u64>,
     pub(super) history_kib: usize,
+    /// Whether memory moves, whether streams wait before memory grows, and the part of the time for pages.
+    pub(super) lending: bool,
+    pub(super) waits_first: bool,
+    pub(super) page_percent: u8,
     /// Whether the program records a fence behind each operation, or only when somebody needs one.
     pub(super) eager_fences: bool,
     /// Whether everything is dropped with work still queued at the end.
@@ -280,6 +284,8 @@ impl Config {
         // Larger memory takes longer to check, so it is rare; only there are requests above 1 MiB possible.
         let large = ranks == 1 && rng.one_in(24);
         let granule_bytes = if large { 512 << 10 } else { rng.pick(&[4096, 4096, 16384]) };
+        // Drawn apart, so that what else belongs to a seed stays as it was.
+        let mut pages = Rng::new(!seed);
         Config {
             seed,
             ranks,
@@ -292,6 +298,9 @@ impl Config {
             limit_percent: rng.one_in(4).then(|| 50 + rng.below(51) as u8),
             host_wait_ns: if rng.one_in(3) { Some(rng.pick(&[0, 3, 40])) } else { None },
             history_kib: rng.pick(&[0, 4, 64]),
+            lending: !pages.one_in(6),
+            waits_first: pages.one_in(2),
+            page_percent: pages.pick(&[0, 1, 100, 100]),
             eager_fences: rng.one_in(2),
             abrupt_end: rng.one_in(3),
             fail_at_end: rng.one_in(8).then(|| rng.pick(DeviceCall::ALL)),

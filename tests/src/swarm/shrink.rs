@@ -47,7 +47,7 @@ fn leave_out(best: &mut Program, try_it: &mut impl FnMut(Program, &mut Program) 
 }
 
 fn simplify(best: &mut Program, try_it: &mut impl FnMut(Program, &mut Program) -> bool) {
-    let worlds: [fn(&mut Program); 8] = [
+    let worlds: [fn(&mut Program); 10] = [
         |program| program.config.allocators = 1,
         |program| program.config.ranks = 1,
         |program| program.config.limit_percent = None,
@@ -56,6 +56,8 @@ fn simplify(best: &mut Program, try_it: &mut impl FnMut(Program, &mut Program) -
         |program| program.config.fail_at_end = None,
         |program| program.config.abrupt_end = false,
         |program| program.config.default_stream = false,
+        |program| program.config.lending = false,
+        |program| program.config.page_percent = 0,
     ];
     for change in worlds {
         let mut smaller = best.clone();

@@ -100,13 +100,24 @@ impl Coverage {
 /// Everything that the programs of many seeds have to meet.
 #[must_use]
 pub fn everything() -> Vec<String> {
-    const RUNGS: [&str; 7] =
-        ["own_free", "own_pending", "grow", "callbacks", "return_cached", "host_wait_own", "host_wait_others"];
-    const OTHERS: [&str; 15] = [
+    const RUNGS: [&str; 9] = [
+        "own_free",
+        "own_pending",
+        "move",
+        "order",
+        "grow",
+        "callbacks",
+        "return_cached",
+        "host_wait_own",
+        "host_wait_others",
+    ];
+    const OTHERS: [&str; 17] = [
         "out of memory",
         "wait inserted",
         "host stall",
         "handle returned",
+        "handle moved",
+        "handle came back",
         "stray handles",
         "callback ran",
         "refused while capturing",

@@ -124,6 +124,7 @@ fn a_snapshot_of_this_project_names_the_stream() {
     let allocator = Allocator::with_settings(SimDevice::new(config), Settings::builder().build().unwrap()).unwrap();
     let main = allocator.create_stream("main").unwrap();
     let side = allocator.create_stream("communication").unwrap();
+    side.mark_open();
     let kept = main.alloc::<u8>(20 * MIB).unwrap();
     for _ in 0..4 {
         let gathered = main.alloc::<u8>(20 * MIB).unwrap();

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use highwater_core::{
-    BlockId, Books, Freed, Heap, Mapping, PageId, Placement, Position, SMALL_BYTES, Satisfied, StreamIndex, Wait,
-    handle_sizes, rounded,
+    BlockId, Books, Freed, GhostState, Heap, Mapping, PageId, Placement, Position, SMALL_BYTES, Satisfied, StreamIndex,
+    Supply, Wait, rounded,
 };
 
 pub(crate) const GRANULE: u64 = 64 << 10;
@@ -125,17 +125,16 @@ fn apply(heap: &mut Heap, model: &mut Model, op: Op) -> Outcome {
             if let Some(placed) = place(heap, model, requested)? {
                 return note(model, requested, placed);
             }
-            let Some(gaps) = heap.plan_growth(requested, &[]) else { return Ok(()) };
-            for gap in gaps {
-                let mut address = gap.address;
-                for bytes in handle_sizes(gap.bytes, GRANULE) {
-                    ensure(model.mapped.insert(address, bytes).is_none(), "memory is mapped twice")?;
-                    heap.map(requested, Mapping { address, bytes, page: PageId(address) });
-                    address += bytes;
-                }
+            let supply = Supply { spares: &[], create: Some(4 * GRANULE), blind: false };
+            let Some(window) = heap.window(requested, supply, |_| GhostState::Gone) else { return Ok(()) };
+            heap.hold(&window);
+            for piece in &window.pieces {
+                let (address, bytes) = piece.place();
+                ensure(model.mapped.insert(address, bytes).is_none(), "memory is mapped twice")?;
+                heap.arrive(&window, Mapping { address, bytes, page: PageId(address) }, Position(0));
             }
-            let placed = place(heap, model, requested)?;
-            note(model, requested, placed.ok_or("growth that does not suffice")?)
+            let placed = heap.settle(&window, requested);
+            note(model, requested, placed)
         }
         Op::AllocateCached(requested) => match place(heap, model, requested)? {
             Some(placed) => note(model, requested, placed),

@@ -1,0 +1,659 @@
+//! Making room: which addresses a request gets when no free tile fits, and which physical memory goes there.
+//!
+//! A *window* is a stretch of addresses of one range with nothing live or pending in it: free tiles, and unmapped ones
+//! that are filled. What fills them is, in this order,
+//!
+//! 1. a *spare* handle, one that holds nothing but free memory, wherever it is mapped now. If it was mapped here before
+//!    and its old mapping is still there (a [`Ghost`]), it *comes back* without any call of the driver; otherwise it
+//!    *moves*: it is mapped here too, and its mapping there becomes a ghost;
+//! 2. a new handle.
+//!
+//! Of all windows the one with the fewest new bytes is taken, then the cheapest one, then the lowest address.
+
+use std::collections::BTreeSet;
+
+use crate::space::{Content, Space, Tile, bounds};
+use crate::{PageId, Position, StreamIndex};
+
+/// Handles are not made larger than this, bytes, unless the granularity is.
+const HANDLE_BYTES_MAX: u64 = 128 << 20;
+/// However much time there is, a handle is not made smaller than this part of all memory held, nor of the request: what
+/// is stuck in partly used handles stays small beside them.
+const HANDLES_OF_ALL: u64 = 1024;
+const HANDLES_OF_REQUEST: u64 = 64;
+/// What a new handle costs, ns, on an H200: it is created, mapped, and made accessible.
+const HANDLE_NS: u64 = 48_000;
+/// One request may use this part of the time that there is.
+const REQUESTS_PER_BUDGET: u64 = 4;
+
+/// What mapping a handle costs beside removing an old mapping, in any unit: about 33 and 21 µs on an H200.
+const MAP_COST: u64 = 33;
+const REMOVE_COST: u64 = 21;
+
+/// The largest handle that is made when `held` bytes are held and `requested` more are to be placed: a multiple of the
+/// granularity.
+///
+/// Small handles waste less, for only those that are wholly free can move; but each costs the same, whatever its size. So
+/// they are as small as `budget_ns`, the time that there is for calls of the driver, allows.
+#[must_use]
+pub fn handle_bytes(held: u64, requested: u64, granularity: u64, budget_ns: u64) -> u64 {
+    let affordable = (budget_ns / REQUESTS_PER_BUDGET / HANDLE_NS).clamp(1, HANDLES_OF_REQUEST);
+    let aim = (requested / affordable).max(held / HANDLES_OF_ALL).min(HANDLE_BYTES_MAX);
+    aim.next_multiple_of(granularity).max(granularity)
+}
+
+/// A handle that holds nothing but free memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Spare {
+    /// The handle.
+    pub page: PageId,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// The stream in whose heap it is.
+    pub stream: StreamIndex,
+    /// Where it is mapped there.
+    pub address: u64,
+    /// The position of that stream after which nobody uses it.
+    pub since: Position,
+    /// Whether the stream that asks comes after that position anyway.
+    pub proven: bool,
+}
+
+/// An old mapping of a handle that is mapped elsewhere now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ghost {
+    /// First address.
+    pub address: u64,
+    /// Length, bytes.
+    pub bytes: u64,
+    /// The handle.
+    pub page: PageId,
+}
+
+/// What is done at one place of a window.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// The spare handle comes back to its old mapping at `to`.
+    Return {
+        /// Which.
+        spare: Spare,
+        /// The address of its ghost.
+        to: u64,
+    },
+    /// The spare handle is mapped at `to`.
+    Move {
+        /// Which.
+        spare: Spare,
+        /// The address.
+        to: u64,
+    },
+    /// A new handle is mapped at `to`.
+    Create {
+        /// The address.
+        to: u64,
+        /// Its length, bytes.
+        bytes: u64,
+    },
+}
+
+impl Piece {
+    /// Where it is, and its length, bytes.
+    #[must_use]
+    pub fn place(&self) -> (u64, u64) {
+        match *self {
+            Piece::Return { spare, to } | Piece::Move { spare, to } => (to, spare.bytes),
+            Piece::Create { to, bytes } => (to, bytes),
+        }
+    }
+
+    /// The spare handle that it takes.
+    #[must_use]
+    pub fn spare(&self) -> Option<Spare> {
+        match *self {
+            Piece::Return { spare, .. } | Piece::Move { spare, .. } => Some(spare),
+            Piece::Create { .. } => None,
+        }
+    }
+}
+
+/// How room is made for one request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// Where the block is going to be.
+    pub address: u64,
+    /// Its length, bytes.
+    pub bytes: u64,
+    /// Old mappings that are in the way: removed first.
+    pub removed: Vec<Ghost>,
+    /// What is mapped, in the order of addresses.
+    pub pieces: Vec<Piece>,
+}
+
+impl Window {
+    /// Bytes in new handles.
+    #[must_use]
+    pub fn created(&self) -> u64 {
+        let created = self.pieces.iter().filter(|piece| piece.spare().is_none());
+        created.map(|piece| piece.place().1).sum()
+    }
+}
+
+/// What there is to fill windows with.
+#[derive(Clone, Copy, Debug)]
+pub struct Supply<'a> {
+    /// Spare handles of all heaps, in the order in which they are taken if nothing else decides.
+    pub spares: &'a [Spare],
+    /// The largest handle that may be made, bytes; `None` when none may.
+    pub create: Option<u64>,
+    /// Whether the window is chosen as if there were no spare handles: its address then depends on the heap alone.
+    pub blind: bool,
+}
+
+/// What is known of an old mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GhostState {
+    /// It has been removed.
+    Gone,
+    /// The host has seen its last use complete: it may be removed.
+    Over,
+    /// Its last use may still run.
+    Used,
+}
+
+/// A window before anything is chosen for it. What is returned to it may turn out to be less, never more.
+#[derive(Clone, Copy)]
+struct Outline {
+    address: u64,
+    /// Bytes that neither free tiles nor spare handles give.
+    new: u64,
+    cost: u64,
+}
+
+/// Part of a window that is not free.
+enum Part {
+    /// Nothing is mapped: from, to what is needed, and as far as there is room.
+    Hole { from: u64, needed: u64, room: u64 },
+    /// The spare handle with this number comes back.
+    Return { spare: usize, to: u64 },
+}
+
+/// One search for a window of `bytes`.
+pub(crate) struct Search<'a, G> {
+    space: &'a Space,
+    bytes: u64,
+    supply: Supply<'a>,
+    ghost_state: G,
+    /// (handle, number of the spare), ascending.
+    by_page: Vec<(PageId, usize)>,
+    /// Bytes in all spare handles.
+    spare_bytes: u64,
+}
+
+impl<'a, G: Fn(Ghost) -> GhostState> Search<'a, G> {
+    pub(crate) fn new(space: &'a Space, bytes: u64, supply: Supply<'a>, ghost_state: G) -> Self {
+        let mut by_page: Vec<(PageId, usize)> =
+            supply.spares.iter().enumerate().map(|(number, spare)| (spare.page, number)).collect();
+        by_page.sort_unstable();
+        let spare_bytes = supply.spares.iter().map(|spare| spare.bytes).sum();
+        Search { space, bytes, supply, ghost_state, by_page, spare_bytes }
+    }
+
+    /// The best window that can be filled.
+    pub(crate) fn run(&self) -> Option<Window> {
+        let mut outlines: Vec<Outline> = Vec::new();
+        for run in self.space.runs(|content| matches!(content, Content::Free { .. } | Content::Unmapped)) {
+            let (start, end) = bounds(&run);
+            if end - start >= self.bytes {
+                self.outline_all(&run, &mut outlines);
+            }
+        }
+        outlines.sort_unstable_by_key(|outline| (outline.new, outline.cost, outline.address));
+        outlines.iter().find_map(|outline| self.fill(outline.address))
+    }
+
+    /// Outlines of all windows of a run that start or end with a tile or an old mapping.
+    fn outline_all(&self, run: &[(u64, Tile)], outlines: &mut Vec<Outline>) {
+        let (start, end) = bounds(run);
+        let profile = Profile::new(self, run);
+        let mut found: Vec<u64> = Vec::with_capacity(2 * profile.edges.len());
+        for &edge in &profile.edges {
+            let windows = [Some(edge), edge.checked_sub(self.bytes)].into_iter().flatten();
+            found.extend(windows.filter(|&window| window >= start && end.saturating_sub(window) >= self.bytes));
+        }
+        found.sort_unstable();
+        found.dedup();
+        outlines.extend(found.into_iter().filter_map(|address| self.outline(&profile, address)));
+    }
+
+    fn outline(&self, profile: &Profile, address: u64) -> Option<Outline> {
+        let sums = profile.sums(address, address + self.bytes);
+        if sums.blocked > 0 {
+            return None;
+        }
+        let elsewhere = self.spare_bytes.saturating_sub(sums.spare);
+        if self.supply.create.is_none() && sums.missing > elsewhere {
+            return None;
+        }
+        let new = if self.supply.blind { sums.missing } else { sums.missing.saturating_sub(elsewhere) };
+        let granularity = self.space.granularity();
+        // How large handles are depends on time and on other heaps.
+        let handle = if self.supply.blind { granularity } else { self.supply.create.unwrap_or(granularity) };
+        let cost = (sums.missing / handle + sums.holes) * MAP_COST + sums.removed * REMOVE_COST;
+        Some(Outline { address, new, cost })
+    }
+
+    /// What a window consists of beside free tiles; `None` when an old mapping that is still used is in the way.
+    fn parts(&self, run: &[(u64, Tile)], address: u64) -> Option<Parts> {
+        let end = address + self.bytes;
+        let mut parts = Parts::default();
+        let first = run.partition_point(|&(at, tile)| at + tile.bytes <= address);
+        for &(at, tile) in run[first..].iter().take_while(|(at, _)| *at < end) {
+            if tile.content == Content::Unmapped {
+                self.parts_of_gap(at, at + tile.bytes, (address, end), &mut parts)?;
+            }
+        }
+        Some(parts)
+    }
+
+    /// Adds what is in an unmapped tile from `start` to `gap_end`, as far as the window from `first` to `end` needs it.
+    fn parts_of_gap(&self, start: u64, gap_end: u64, (first, end): (u64, u64), parts: &mut Parts) -> Option<()> {
+        let granule = self.space.granularity();
+        let mut from = start.max(first / granule * granule);
+        let needed = end.min(gap_end).next_multiple_of(granule);
+        let mut room = gap_end;
+        for ghost in self.space.ghosts_in(start, gap_end) {
+            let (ghost_end, state) = (ghost.address + ghost.bytes, (self.ghost_state)(ghost));
+            if ghost_end <= from || state == GhostState::Gone {
+                continue;
+            }
+            if ghost.address >= needed {
+                room = ghost.address;
+                break;
+            }
+            match (self.returning(ghost, (first, end), parts), state) {
+                (Some(spare), _) => {
+                    if from < ghost.address {
+                        parts.parts.push(Part::Hole { from, needed: ghost.address, room: ghost.address });
+                    }
+                    parts.returned.insert(spare);
+                    parts.parts.push(Part::Return { spare, to: ghost.address });
+                    from = ghost_end;
+                }
+                (None, GhostState::Over) => parts.removed.push(ghost),
+                (None, _) => return None,
+            }
+        }
+        if from < needed {
+            parts.parts.push(Part::Hole { from, needed, room });
+        }
+        Some(())
+    }
+
+    /// The spare handle that an old mapping is of.
+    fn spare_of(&self, ghost: Ghost) -> Option<usize> {
+        if self.supply.blind {
+            return None;
+        }
+        let at = self.by_page.binary_search_by_key(&ghost.page, |&(page, _)| page).ok()?;
+        Some(self.by_page[at].1)
+    }
+
+    /// The number of the spare handle that may come back to `ghost`: one that the window does not use otherwise.
+    fn returning(&self, ghost: Ghost, (first, end): (u64, u64), parts: &Parts) -> Option<usize> {
+        let at = self.spare_of(ghost)?;
+        let spare = self.supply.spares[at];
+        let inside = spare.address < end && spare.address + spare.bytes > first;
+        (!inside && !parts.returned.contains(&at)).then_some(at)
+    }
+
+    /// Chooses what fills the window at `address`; `None` when it cannot be filled.
+    fn fill(&self, address: u64) -> Option<Window> {
+        let run = self.space.run_around(address);
+        let parts = self.parts(&run, address)?;
+        let end = address + self.bytes;
+        let mut pool = Pool::new(&self.supply, |spare, number| {
+            let inside = spare.address < end && spare.address + spare.bytes > address;
+            inside || parts.returned.contains(&number)
+        });
+        let mut pieces = Vec::new();
+        for part in &parts.parts {
+            match *part {
+                Part::Return { spare, to } => pieces.push(Piece::Return { spare: self.supply.spares[spare], to }),
+                Part::Hole { mut from, needed, room } => {
+                    while from < needed {
+                        let piece = pool.piece(from, needed - from, room - from, self.space.granularity())?;
+                        from += piece.place().1;
+                        pieces.push(piece);
+                    }
+                }
+            }
+        }
+        Some(Window { address, bytes: self.bytes, removed: parts.removed, pieces })
+    }
+}
+
+/// What a window consists of beside free tiles.
+#[derive(Default)]
+struct Parts {
+    /// In the order of addresses.
+    parts: Vec<Part>,
+    /// The numbers of the spare handles that come back.
+    returned: BTreeSet<usize>,
+    removed: Vec<Ghost>,
+}
+
+/// What stretches of a run hold, added up; all but counts in bytes.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    /// Nothing usable is mapped.
+    missing: u64,
+    /// Stretches of such addresses.
+    holes: u64,
+    /// In spare handles that are here already, or come back here.
+    spare: u64,
+    /// Old mappings that are removed.
+    removed: u64,
+    /// Old mappings that are in the way.
+    blocked: u64,
+}
+
+/// A run as stretches of one kind each, so that what a window holds is a difference of two sums.
+struct Profile {
+    /// Where the stretches start, and where the last one ends.
+    edges: Vec<u64>,
+    /// What each stretch holds in each of its granules, or once.
+    kinds: Vec<Sums>,
+    /// What all stretches before hold.
+    before: Vec<Sums>,
+    granule: u64,
+}
+
+impl Profile {
+    fn new<G: Fn(Ghost) -> GhostState>(search: &Search<'_, G>, run: &[(u64, Tile)]) -> Self {
+        let granule = search.space.granularity();
+        let mut profile = Profile { edges: Vec::new(), kinds: Vec::new(), before: vec![Sums::default()], granule };
+        for &(start, tile) in run {
+            let end = start + tile.bytes;
+            if tile.content != Content::Unmapped {
+                let own = |mapping: u64| mapping >= start;
+                let handles = search.space.mappings_in(start, end).filter(|mapping| own(mapping.address));
+                let whole = handles.filter(|mapping| mapping.address + mapping.bytes <= end);
+                let spare = if search.supply.blind { 0 } else { whole.map(|mapping| mapping.bytes).sum() };
+                profile.push(start, end, Sums { spare, ..Sums::default() });
+                continue;
+            }
+            let mut from = start;
+            for ghost in search.space.ghosts_in(start, end) {
+                let kind = match ((search.ghost_state)(ghost), search.spare_of(ghost)) {
+                    (GhostState::Gone, _) => continue,
+                    (_, Some(_)) => Sums { spare: ghost.bytes, ..Sums::default() },
+                    (GhostState::Over, None) => Sums { missing: ghost.bytes, removed: 1, ..Sums::default() },
+                    (GhostState::Used, None) => Sums { blocked: 1, ..Sums::default() },
+                };
+                profile.hole(from, ghost.address);
+                profile.push(ghost.address, ghost.address + ghost.bytes, kind);
+                from = ghost.address + ghost.bytes;
+            }
+            profile.hole(from, end);
+        }
+        let (_, end) = bounds(run);
+        profile.edges.push(end);
+        profile
+    }
+
+    fn hole(&mut self, from: u64, to: u64) {
+        if from < to {
+            self.push(from, to, Sums { missing: to - from, holes: 1, ..Sums::default() });
+        }
+    }
+
+    fn push(&mut self, start: u64, _end: u64, kind: Sums) {
+        let last = *self.before.last().expect("there is one from the beginning");
+        self.edges.push(start);
+        self.kinds.push(kind);
+        self.before.push(Sums {
+            missing: last.missing + kind.missing,
+            holes: last.holes + kind.holes,
+            spare: last.spare + kind.spare,
+            removed: last.removed + kind.removed,
+            blocked: last.blocked + kind.blocked,
+        });
+    }
+
+    /// What the stretches that `start..end` touches hold: those at its ends wholly, but for the bytes that are missing.
+    fn sums(&self, start: u64, end: u64) -> Sums {
+        let first = self.edges.partition_point(|&edge| edge <= start) - 1;
+        let last = self.edges.partition_point(|&edge| edge < end);
+        let (from, to) = (self.before[first], self.before[last]);
+        let outside = self.outside(first, self.edges[first], start / self.granule * self.granule)
+            + self.outside(last - 1, end.next_multiple_of(self.granule), self.edges[last]);
+        Sums {
+            missing: to.missing - from.missing - outside,
+            holes: to.holes - from.holes,
+            spare: to.spare - from.spare,
+            removed: to.removed - from.removed,
+            blocked: to.blocked - from.blocked,
+        }
+    }
+
+    /// The bytes of `from..to` that are missing in a stretch, of which they are a part.
+    fn outside(&self, stretch: usize, from: u64, to: u64) -> u64 {
+        if self.kinds[stretch].missing > 0 { to.saturating_sub(from) } else { 0 }
+    }
+}
+
+/// Spare handles that are not yet taken, by size.
+struct Pool<'a> {
+    spares: &'a [Spare],
+    create: Option<u64>,
+    /// Whether nothing is mapped beyond what is needed.
+    exact: bool,
+    /// (bytes, number): of one size the one that is listed first is taken first.
+    left: BTreeSet<(u64, usize)>,
+}
+
+impl<'a> Pool<'a> {
+    fn new(supply: &Supply<'a>, used: impl Fn(&Spare, usize) -> bool) -> Self {
+        let left = supply.spares.iter().enumerate().filter(|&(number, spare)| !used(spare, number));
+        let left = left.map(|(number, spare)| (spare.bytes, number)).collect();
+        Pool { spares: supply.spares, create: supply.create, exact: supply.blind, left }
+    }
+
+    /// What is mapped at `to`, where `wanted` bytes are missing and at most `room` fit.
+    ///
+    /// The largest spare handle that is not too large comes first; one that is too small to be worth a mapping is left
+    /// for the end, so that a larger one, of which a part stays free, goes before it.
+    fn piece(&mut self, to: u64, wanted: u64, room: u64, granularity: u64) -> Option<Piece> {
+        let worth = self.create.unwrap_or(granularity).min(wanted);
+        let below = self.largest(wanted.min(room));
+        let above = self.left.range((wanted + 1, 0)..).next().copied();
+        let above = above.filter(|&(bytes, _)| bytes <= room && !self.exact);
+        let taken = below.filter(|&(bytes, _)| bytes >= worth).or(above).or(below);
+        if let Some((bytes, number)) = taken {
+            self.left.remove(&(bytes, number));
+            return Some(Piece::Move { spare: self.spares[number], to });
+        }
+        let granules = self.create?.min(wanted).min(room) / granularity;
+        if granules == 0 {
+            return None;
+        }
+        Some(Piece::Create { to, bytes: granularity * granules })
+    }
+
+    /// Of the largest that are not above `most`, the first.
+    fn largest(&self, most: u64) -> Option<(u64, usize)> {
+        let &(bytes, _) = self.left.range(..=(most, usize::MAX)).next_back()?;
+        self.left.range((bytes, 0)..).next().copied()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::BlockId;
+    use crate::space::Mapping;
+
+    const GRANULE: u64 = 4096;
+    const S: StreamIndex = StreamIndex(0);
+
+    fn space_of(granules: u64) -> Space {
+        let mut space = Space::new(GRANULE);
+        space.add_range(GRANULE, granules * GRANULE);
+        space
+    }
+
+    fn search(space: &Space, granules: u64, spares: &[Spare], create: bool) -> Option<Window> {
+        let supply = Supply { spares, create: create.then_some(GRANULE), blind: false };
+        Search::new(space, granules * GRANULE, supply, |_| GhostState::Used).run()
+    }
+
+    /// Maps what a window says, in handles that are named after their addresses, and gives it a block.
+    fn settle(space: &mut Space, window: &Window, block: u32) {
+        space.hold(window);
+        for piece in &window.pieces {
+            let (address, bytes) = piece.place();
+            let page = piece.spare().map_or(PageId(address), |spare| spare.page);
+            space.arrive(Mapping { address, bytes, page }, Position(0));
+        }
+        space.settle(window, BlockId(block));
+        space.check().unwrap();
+    }
+
+    fn grown(granules: u64, blocks: &[u64]) -> Space {
+        let mut space = space_of(granules);
+        for (block, &bytes) in blocks.iter().enumerate() {
+            let window = search(&space, bytes, &[], true).unwrap();
+            settle(&mut space, &window, block as u32);
+        }
+        space
+    }
+
+    fn spares(space: &Space) -> Vec<Spare> {
+        let spare =
+            |(Mapping { address, bytes, page }, since)| Spare { page, bytes, stream: S, address, since, proven: true };
+        space.wholly_free().into_iter().map(spare).collect()
+    }
+
+    fn free(space: &mut Space, granule: u64) {
+        space.turn(granule * GRANULE, Content::Free { since: Position(granule) });
+    }
+
+    #[test]
+    fn handles_are_as_small_as_there_is_time_for() {
+        let mib = 1 << 20;
+        let bytes = |held, requested, budget_ns| handle_bytes(held, requested, 2 * mib, budget_ns);
+        assert_eq!(bytes(0, 100 * mib, 0), 100 * mib, "one handle, if there is no time");
+        assert_eq!(bytes(0, 99 * mib, 0), 100 * mib, "a multiple of the granularity");
+        assert_eq!(bytes(0, 1 << 30, 0), 128 * mib, "but not larger than this");
+        assert_eq!(bytes(0, 100 * mib, 4 * 10 * 48_000), 10 * mib);
+        assert_eq!(bytes(0, 100 * mib, u64::MAX), 2 * mib);
+        assert_eq!(bytes(0, 1 << 30, u64::MAX), 16 * mib, "no request is cut into more");
+        assert_eq!(bytes(9 << 30, mib, u64::MAX), 10 * mib, "nor is all that is held");
+        assert_eq!(handle_bytes(0, mib, 256 * mib, 0), 256 * mib);
+    }
+
+    #[test]
+    fn growth_extends_the_free_tail_instead_of_starting_anew() {
+        let mut space = grown(16, &[2]);
+        free(&mut space, 1);
+        let window = search(&space, 5, &[], true).unwrap();
+        assert_eq!((window.address, window.created()), (GRANULE, 3 * GRANULE));
+        assert_eq!(window.pieces[0].place().0, 3 * GRANULE);
+    }
+
+    #[test]
+    fn growth_closes_the_smallest_hole() {
+        let mut space = grown(16, &[2, 1, 2]);
+        for granule in [1, 3, 4] {
+            free(&mut space, granule);
+        }
+        space.unmap(3 * GRANULE);
+        let window = search(&space, 5, &[], true).unwrap();
+        assert_eq!((window.address, window.created()), (GRANULE, GRANULE));
+        assert_eq!(search(&space, 17, &[], true), None);
+    }
+
+    #[test]
+    fn scattered_spare_handles_are_brought_together_before_anything_is_made() {
+        let mut space = grown(16, &[1, 1, 1, 1, 1]);
+        for granule in [1, 3, 5] {
+            free(&mut space, granule);
+        }
+        let found = spares(&space);
+        assert_eq!(search(&space, 4, &found, false), None, "there are three");
+        let window = search(&space, 3, &found, false).unwrap();
+        assert_eq!((window.address, window.created()), (5 * GRANULE, 0), "the last one stays where it is");
+        let moved: Vec<u64> = window.pieces.iter().map(|piece| piece.spare().unwrap().address / GRANULE).collect();
+        assert_eq!(moved, [1, 3]);
+    }
+
+    #[test]
+    fn a_handle_comes_back_to_its_old_mapping_without_a_call() {
+        let mut space = grown(16, &[1, 1, 1]);
+        for granule in [1, 3] {
+            free(&mut space, granule);
+        }
+        let found = spares(&space);
+        let window = search(&space, 2, &found, false).unwrap();
+        let Piece::Move { spare, to } = window.pieces[0] else { panic!("{window:?}") };
+        assert_eq!((spare.address, to), (GRANULE, 4 * GRANULE));
+        space.hold(&window);
+        let home = Mapping { address: spare.address, bytes: spare.bytes, page: spare.page };
+        assert_eq!(space.take(home), Some(Position(1)));
+        space.arrive(Mapping { address: to, ..home }, Position(1));
+        space.settle(&window, BlockId(9));
+        space.check().unwrap();
+        // A block at the third granule, nothing at the second and at the fourth, where the handle has gone.
+        free(&mut space, 3);
+        space.place(GRANULE, BlockId(7)).unwrap();
+        free(&mut space, 2);
+        let window = search(&space, 2, &spares(&space), false).unwrap();
+        let Piece::Return { spare, to } = window.pieces[0] else { panic!("{window:?}") };
+        assert_eq!((spare.address, to, window.address), (4 * GRANULE, GRANULE, GRANULE));
+    }
+
+    #[test]
+    fn an_old_mapping_in_the_way_is_removed_only_when_it_is_over() {
+        let mut space = grown(3, &[1, 1, 1]);
+        for granule in [1, 2, 3] {
+            free(&mut space, granule);
+            space
+                .take(Mapping { address: granule * GRANULE, bytes: GRANULE, page: PageId(granule * GRANULE) })
+                .unwrap();
+        }
+        space.check().unwrap();
+        let supply = Supply { spares: &[], create: Some(GRANULE), blind: false };
+        let window = |state| Search::new(&space, 2 * GRANULE, supply, move |_| state).run();
+        assert_eq!(window(GhostState::Used), None);
+        assert_eq!(window(GhostState::Over).unwrap().removed.len(), 2);
+        assert_eq!(window(GhostState::Gone).unwrap().removed.len(), 0);
+    }
+
+    #[test]
+    fn a_window_that_is_let_go_leaves_no_trace() {
+        let mut space = grown(8, &[1, 1, 1]);
+        for granule in [1, 3] {
+            free(&mut space, granule);
+        }
+        let before: Vec<_> = space.tiles().collect();
+        let window = search(&space, 4, &[], true).unwrap();
+        space.hold(&window);
+        assert_ne!(space.tiles().collect::<Vec<_>>(), before);
+        space.check().unwrap();
+        space.let_go(&window);
+        assert_eq!(space.tiles().collect::<Vec<_>>(), before);
+        space.check().unwrap();
+    }
+
+    #[test]
+    fn a_handle_that_was_taken_can_be_put_back() {
+        let mut space = grown(8, &[1, 1]);
+        free(&mut space, 1);
+        let home = Mapping { address: GRANULE, bytes: GRANULE, page: PageId(GRANULE) };
+        let since = space.take(home).unwrap();
+        assert_eq!(space.take(home), None, "it is gone");
+        assert!(space.put_back(home, since));
+        assert!(!space.put_back(home, since), "it is there");
+        assert_eq!(space.take(home), Some(since));
+    }
+}
