@@ -7,6 +7,9 @@
 //! free waits for the whole context, as the driver's own does.
 //!
 //! Memory that was asked for on a stream is that stream's. Freed on another one, it comes back after both.
+//!
+//! All these streams are open: nobody here knows what the program's work waits for, and memory that is asked for without
+//! a stream is used on streams that no wait of ours orders.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +67,7 @@ impl Gpu {
         let device = Arc::new(ProgramDevice::new(device));
         let allocator = Allocator::new(device.clone())?;
         let destroyed = allocator.create_stream("destroyed streams").map_err(Error::from)?;
+        destroyed.mark_open();
         device.set_grave(destroyed.id());
         let streams = RwLock::default();
         let gpu = Gpu { ordinal, allocator, device, destroyed, streams, untracked: AtomicBool::new(false) };
@@ -79,6 +83,7 @@ impl Gpu {
             return Ok(known.clone());
         }
         let adopted = naming(stream, || self.allocator.create_stream(name))?;
+        adopted.mark_open();
         streams.insert(adopted.id().0, adopted.clone());
         Ok(adopted)
     }
