@@ -129,7 +129,7 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub(crate) behind: u64,
 
-    /// Try limits too: how full memory can be, by how much longer the program may take
+    /// Try limits and more or less time for pages too: how full memory can be, by how much longer the program may take
     #[arg(long)]
     pub(crate) frontier: bool,
 

@@ -159,12 +159,6 @@ pub(crate) enum InputError {
         /// Why.
         reason: String,
     },
-    /// The allocator cannot be told the policy.
-    #[error("this allocator knows no policy, --policy{}; leave --policy out", policy.map(|name| format!(" {name}")).unwrap_or_default())]
-    NoPolicy {
-        /// `--policy`.
-        policy: Option<&'static str>,
-    },
     /// There is no GPU, or something that it needs is missing.
     #[error("{0}; highwater doctor tells more")]
     NoGpu(String),

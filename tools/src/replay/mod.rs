@@ -16,10 +16,10 @@ pub(crate) mod report;
 pub(crate) mod script;
 mod verify;
 
-use highwater::{Settings, SettingsError};
+use highwater::Settings;
 
 use crate::bound;
-use crate::cli::{Policy, ReplayArgs, ReplayDevice};
+use crate::cli::{ReplayArgs, ReplayDevice};
 use crate::doctor;
 use crate::failure::{Failure, InputError};
 use crate::output;
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<(), Failure> {
     if arguments.device == ReplayDevice::Cuda {
         doctor::require(doctor::Need::Training)?;
     }
-    let options = options(arguments)?;
+    let options = options(arguments, "")?;
     for (trace, script) in scripts(arguments)? {
         let outcome = play(&trace, &script, &options, arguments.json)?;
         let broken = Broken::of(&outcome, &script);
@@ -52,17 +52,21 @@ pub(crate) fn run(arguments: &ReplayArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the allocator does under limits between what it holds and the least that the program needs: its utilization, and the
-/// ratio of the critical path. Limits that it cannot keep show nothing.
+/// What the allocator does with more and less time for pages, and under limits between what it holds and the least that
+/// the program needs: its utilization, and the ratio of the critical path. Limits that it cannot keep show nothing.
 fn shown(arguments: &ReplayArgs, script: &Script, report: &Report) -> Result<Vec<(f64, f64)>, InputError> {
     let most_bytes = report.peak_reserved_bytes;
     let least_bytes = bound::lower::any_placement(script).bytes.min(most_bytes);
+    let limits = (0..LIMITS).map(|part| least_bytes + (most_bytes - least_bytes) / LIMITS * part);
+    let tried: Vec<_> = PAGE_TIMES
+        .iter()
+        .map(|page_time| format!("page_time:{page_time}"))
+        .chain(limits.map(|limit| format!("memory_limit_bytes:{limit}")))
+        .collect();
     let mut shown = vec![(report.utilization, report.critical_path_ratio)];
-    let bar = bar(LIMITS as usize, arguments.json);
-    for part in 0..LIMITS {
-        let limit = least_bytes + (most_bytes - least_bytes) / LIMITS * part;
-        let settings = settings(arguments.policy, Some(limit))?;
-        let options = Options { settings, verify: false, ..options(arguments)? };
+    let bar = bar(tried.len(), arguments.json);
+    for pair in tried {
+        let options = Options { verify: false, ..options(arguments, &pair)? };
         if let Ok(outcome) = drive(script, &options, &mut |_| ()) {
             let counters = outcome.counters;
             let utilization = report::ratio_of(counters.peak_live_bytes, counters.peak_reserved_bytes);
@@ -74,8 +78,9 @@ fn shown(arguments: &ReplayArgs, script: &Script, report: &Report) -> Result<Vec
     Ok(shown)
 }
 
-/// Limits that are tried for the frontier.
-const LIMITS: u64 = 12;
+/// Limits that are tried for the frontier, and parts of the time that pages may take.
+const LIMITS: u64 = 8;
+const PAGE_TIMES: [f64; 6] = [0.0, 0.002, 0.004, 0.016, 0.03, 0.06];
 
 /// The scripts that are asked for, each with its name. All are read before the first is played.
 fn scripts(arguments: &ReplayArgs) -> Result<Vec<(String, Script)>, InputError> {
@@ -86,9 +91,9 @@ fn scripts(arguments: &ReplayArgs) -> Result<Vec<(String, Script)>, InputError> 
     if scripts.is_empty() { Err(InputError::NothingToReplay) } else { Ok(scripts) }
 }
 
-/// How the scripts are to be played.
-fn options(arguments: &ReplayArgs) -> Result<Options, InputError> {
-    let settings = settings(arguments.policy, arguments.limit)?;
+/// How the scripts are to be played, with one more `key:value` pair of the allocator's settings.
+fn options(arguments: &ReplayArgs, pair: &str) -> Result<Options, InputError> {
+    let settings = settings(arguments, pair)?;
     let behind_ns = arguments.behind.checked_mul(1000).filter(|&ns| ns <= LONGEST_BEHIND_NS);
     let too_large =
         InputError::TooLarge { value: arguments.behind, option: "--behind", limit: LONGEST_BEHIND_NS / 1000 };
@@ -99,30 +104,20 @@ fn options(arguments: &ReplayArgs) -> Result<Options, InputError> {
 /// An hour.
 const LONGEST_BEHIND_NS: u64 = 3_600_000_000_000;
 
-/// The environment's settings, with a limit and a policy on top.
-fn settings(policy: Option<Policy>, limit_bytes: Option<u64>) -> Result<Settings, InputError> {
+/// The environment's settings, with those of the command line on top, and one more pair.
+fn settings(arguments: &ReplayArgs, pair: &str) -> Result<Settings, InputError> {
     let environment = Settings::from_environment().map_err(|error| InputError::Settings(error.to_string()))?;
-    let pairs: Vec<_> = environment.pairs().into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
-    let mut text = pairs.join(",");
-    if let Some(limit) = limit_bytes {
+    let mut pairs: Vec<_> = environment.pairs().into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    if let Some(limit) = arguments.limit {
         if limit == 0 {
             return Err(InputError::Zero { what: "number of bytes", option: "--limit" });
         }
-        text = format!("{text},memory_limit_bytes:{limit}");
+        pairs.push(format!("memory_limit_bytes:{limit}"));
     }
-    if let Some(policy) = policy {
-        text = format!("{text},{POLICY}:{}", policy.name());
-    }
-    Settings::parse(&text).map_err(|error| match error {
-        SettingsError::UnknownKey { key, .. } if key == POLICY => {
-            InputError::NoPolicy { policy: policy.map(Policy::name) }
-        }
-        error => InputError::Settings(error.to_string()),
-    })
+    pairs.extend(arguments.policy.map(|policy| format!("policy:{}", policy.name())));
+    pairs.push(pair.to_owned());
+    Settings::parse(&pairs.join(",")).map_err(|error| InputError::Settings(error.to_string()))
 }
-
-/// The allocator's setting that says what comes first when memory of other streams could be had by a wait.
-const POLICY: &str = "policy";
 
 /// Plays one script, with progress on stderr.
 fn play(trace: &str, script: &Script, options: &Options, quiet: bool) -> Result<Outcome, Failure> {
@@ -173,7 +168,10 @@ pub(crate) fn reserved_bytes(script: &Script) -> Result<u64, DriveError> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn a_broken_contract_is_told() {
@@ -186,9 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn options_stand_above_the_environment() {
-        let pairs = settings(None, Some(1 << 20)).unwrap().pairs();
-        assert!(pairs.contains(&("memory_limit_bytes".into(), "1048576".into())));
-        assert_eq!(settings(None, Some(0)), Err(InputError::Zero { what: "number of bytes", option: "--limit" }));
+    fn options_stand_above_the_environment_and_what_is_tried_above_both() {
+        let arguments =
+            |line: &str| match Cli::parse_from(["highwater", "replay"].into_iter().chain(line.split(' '))).command {
+                Command::Replay(arguments) => arguments,
+                _ => unreachable!("it is the command of the line"),
+            };
+        let given = arguments("x --limit 1048576 --policy wait");
+        for (pair, limit) in [("", "1048576"), ("memory_limit_bytes:77", "77")] {
+            let pairs = settings(&given, pair).unwrap().pairs();
+            assert!(pairs.contains(&("memory_limit_bytes".into(), limit.into())), "{pairs:?}");
+            assert!(pairs.contains(&("policy".into(), "wait".into())), "{pairs:?}");
+        }
+        let zero = InputError::Zero { what: "number of bytes", option: "--limit" };
+        assert_eq!(settings(&arguments("x --limit 0"), ""), Err(zero));
     }
 }
