@@ -5,6 +5,7 @@
 
 mod captures;
 mod ends;
+mod moves;
 #[cfg(feature = "sanitizer")]
 mod sanitizer;
 mod streams;

@@ -26,6 +26,10 @@ extern "C" __global__ void check(const unsigned *words, size_t len, unsigned val
     for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < len; i += gridDim.x * blockDim.x)
         if (words[i] != value) atomicAdd(wrong, 1u);
 }
+extern "C" __global__ void check_read_only(const unsigned *__restrict__ words, size_t len, unsigned value, unsigned *wrong) {
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < len; i += gridDim.x * blockDim.x)
+        if (__ldg(words + i) != value) atomicAdd(wrong, 1u);
+}
 extern "C" __global__ void gate(volatile unsigned *closed, long long patience) {
     long long start = clock64();
     while (*closed != 0 && clock64() - start < patience) {}
@@ -46,7 +50,9 @@ pub(crate) struct World {
     side: Arc<CudaStream>,
     fill: CudaFunction,
     check: CudaFunction,
+    check_read_only: CudaFunction,
     gate: CudaFunction,
+    kept: Mutex<Vec<CudaSlice<u32>>>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -76,11 +82,25 @@ impl World {
         let device = CudaDevice::with_context(context.clone(), CudaConfig::default()).unwrap();
         let allocator = Allocator::with_settings(device.clone(), settings.build().unwrap()).unwrap();
         let module = context.load_module(compile_ptx(KERNELS).unwrap()).unwrap();
-        let [fill, check, gate] = ["fill", "check", "gate"].map(|name| module.load_function(name).unwrap());
+        let [fill, check, check_read_only, gate] =
+            ["fill", "check", "check_read_only", "gate"].map(|name| module.load_function(name).unwrap());
         let side = context.new_stream().unwrap();
         let wrong = side.alloc_zeros(1).unwrap();
         let wrong_address = address_of(&wrong, &side);
-        let world = World { context, device, allocator, wrong, wrong_address, side, fill, check, gate, _alone: alone };
+        let world = World {
+            context,
+            device,
+            allocator,
+            wrong,
+            wrong_address,
+            side,
+            fill,
+            check,
+            check_read_only,
+            gate,
+            kept: Mutex::default(),
+            _alone: alone,
+        };
         world.warm_up();
         world
     }
@@ -131,24 +151,26 @@ impl World {
         unsafe { launch.launch(config(64, 256)) }.unwrap();
     }
 
-    /// Looks for `value` in every word, on the guard's stream.
+    /// Looks for `value` in every word, on the guard's stream, by plain loads and by those of memory that nobody writes.
     pub(crate) fn check(&self, words: &On<'_, u32>, value: u32) {
         let stream = words.stream().cuda_stream().unwrap();
         self.launch_check(&stream, words.address().0, words.len(), value);
     }
 
-    fn launch_fill(&self, stream: &Arc<CudaStream>, address: u64, len: usize, value: u32) {
+    pub(crate) fn launch_fill(&self, stream: &Arc<CudaStream>, address: u64, len: usize, value: u32) {
         let mut launch = stream.launch_builder(&self.fill);
         launch.arg(&address).arg(&len).arg(&value);
         // SAFETY: the arguments are those of the kernel, and there are `len` words at the address.
         unsafe { launch.launch(config(64, 256)) }.unwrap();
     }
 
-    fn launch_check(&self, stream: &Arc<CudaStream>, address: u64, len: usize, value: u32) {
-        let mut launch = stream.launch_builder(&self.check);
-        launch.arg(&address).arg(&len).arg(&value).arg(&self.wrong_address);
-        // SAFETY: the arguments are those of the kernel, and there are `len` words at the address.
-        unsafe { launch.launch(config(64, 256)) }.unwrap();
+    pub(crate) fn launch_check(&self, stream: &Arc<CudaStream>, address: u64, len: usize, value: u32) {
+        for check in [&self.check, &self.check_read_only] {
+            let mut launch = stream.launch_builder(check);
+            launch.arg(&address).arg(&len).arg(&value).arg(&self.wrong_address);
+            // SAFETY: the arguments are those of the kernel, and there are `len` words at the address.
+            unsafe { launch.launch(config(64, 256)) }.unwrap();
+        }
     }
 
     /// A buffer of [`LEN`] words with `value` in each.
@@ -156,6 +178,19 @@ impl World {
         let buffer = stream.alloc(LEN).unwrap();
         self.fill(&buffer.on(stream).unwrap(), value);
         buffer
+    }
+
+    /// Words of cudarc's own with one value in each.
+    pub(crate) fn constant(&self, value: u32, len: usize) -> CudaSlice<u32> {
+        let words = self.side.alloc_zeros(len).unwrap();
+        self.launch_fill(&self.side, address_of(&words, &self.side), len, value);
+        self.side.synchronize().unwrap();
+        words
+    }
+
+    /// Keeps words of cudarc's own until the end: their memory may still be read.
+    pub(crate) fn keep(&self, words: CudaSlice<u32>) {
+        self.kept.lock().unwrap().push(words);
     }
 
     /// Cudarc stops to record events, as programs with one stream ask it to.
@@ -174,11 +209,16 @@ impl World {
         self.allocator.trim(0)
     }
 
+    /// Waits for everything. How many words the checks found wrong, those of the two kinds of load added up.
+    pub(crate) fn wrong_words(&self) -> u32 {
+        self.context.synchronize().unwrap();
+        self.side.clone_dtoh(&self.wrong).unwrap()[0]
+    }
+
     /// Waits for everything, and asserts that no check found anything wrong.
     #[track_caller]
     pub(crate) fn settle(&self) {
-        self.context.synchronize().unwrap();
-        assert_eq!(self.side.clone_dtoh(&self.wrong).unwrap(), [0], "words were wrong");
+        assert_eq!(self.wrong_words(), 0, "words were wrong");
         self.context.check_err().unwrap();
         self.allocator.check().unwrap();
     }
