@@ -72,7 +72,7 @@ impl Shared {
             let next = if requested > limit { None } else { ladder.next(gate.is_none()) };
             let Some(rung) = next else {
                 climb.note(&mut inside, NotedRung::OutOfMemory);
-                drop(inside);
+                drop((inside, gate));
                 return Err(climb.out_of_memory());
             };
             (inside, found) = climb.act(rung, gate, inside)?;
@@ -356,6 +356,7 @@ impl<'a> Climb<'a> {
                 Some(why) => why.clone(),
                 None => format!("no more than {} bytes can ever be mapped", shared.ledger.limit()),
             },
+            snapshot: None,
         };
         let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();
@@ -395,6 +396,7 @@ impl<'a> Climb<'a> {
             .into_iter()
             .map(|(stream, bytes)| StreamBytes { stream: shared.slot(stream).name().to_string(), bytes })
             .collect();
+        report.snapshot = shared.write_black_box();
         AllocError::OutOfMemory(Box::new(report))
     }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong: one enum for each family of calls, and one that holds them all.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use highwater_device::{DeviceError, DeviceResult};
@@ -290,6 +291,9 @@ pub struct OutOfMemory {
     pub device_free: Option<u64>,
     /// Why the last attempt to map more failed.
     pub refused: String,
+    /// The snapshot that was written at the error, or why it could not be
+    /// ([`black_box`](crate::SettingsBuilder::black_box)).
+    pub snapshot: Option<Result<PathBuf, String>>,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -322,7 +326,12 @@ impl fmt::Display for OutOfMemory {
             write!(f, "; {} free on the device", Size(free))?;
         }
         write!(f, "; {}", self.refused)?;
-        self.write_sites(f)
+        self.write_sites(f)?;
+        match &self.snapshot {
+            Some(Ok(path)) => write!(f, "; highwater why {} tells more", path.display()),
+            Some(Err(why)) => write!(f, "; no snapshot of it could be written: {why}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -58,6 +58,7 @@ struct Readme;
 mod aliases;
 mod allocation;
 mod allocator;
+mod black_box;
 mod buffer;
 mod capture;
 mod climb;

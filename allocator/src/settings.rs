@@ -3,6 +3,7 @@
 //! `HIGHWATER_ALLOC_CONF` holds `key:value` pairs separated by commas, with PyTorch's key names where the meaning is the
 //! same. What is not valid is refused as a whole.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use highwater_core::Policy;
@@ -28,6 +29,7 @@ pub(crate) const VARIABLE: &str = "HIGHWATER_ALLOC_CONF";
 /// | `policy` | `wait` or `grow`: whether a stream waits for memory that others have used, or new memory is mapped first, as long as there is some | `grow` |
 /// | `page_time` | part of the time that calls of the driver for memory should take at most, from 0 to 1, see [`SettingsBuilder::page_time`] | 0.008 |
 /// | `launch_blocking` | `True` or `False`: whether each submission waits for its work, see [`SettingsBuilder::launch_blocking`] | `False` |
+/// | `black_box` | a folder: what runs out of memory leaves a snapshot there, see [`SettingsBuilder::black_box`] | none |
 /// | `sanitizer` | `off`, or what happens when a race is found: `collect`, `log` or `panic` (feature `sanitizer`) | `off` |
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
@@ -39,6 +41,7 @@ pub struct Settings {
     policy: Policy,
     page_time: f64,
     launch_blocking: bool,
+    black_box: Option<PathBuf>,
     #[cfg(feature = "sanitizer")]
     on_race: Option<OnRace>,
 }
@@ -54,6 +57,7 @@ impl Default for Settings {
             policy: Policy::Grow,
             page_time: 0.008,
             launch_blocking: false,
+            black_box: None,
             #[cfg(feature = "sanitizer")]
             on_race: None,
         }
@@ -124,6 +128,10 @@ impl Settings {
         self.launch_blocking
     }
 
+    pub(crate) fn black_box(&self) -> Option<&Path> {
+        self.black_box.as_deref()
+    }
+
     /// What happens when a race is found; `None` when the sanitizer is off.
     #[cfg(feature = "sanitizer")]
     pub(crate) fn on_race(&self) -> Option<OnRace> {
@@ -146,6 +154,9 @@ impl Settings {
         if let Some(limit) = self.memory_limit_bytes {
             pairs.insert(0, ("memory_limit_bytes".into(), limit.to_string()));
         }
+        if let Some(folder) = &self.black_box {
+            pairs.push(("black_box".into(), folder.display().to_string()));
+        }
         #[cfg(feature = "sanitizer")]
         if let Some((name, _)) = SANITIZER.iter().find(|(_, on_race)| *on_race == self.on_race) {
             pairs.push(("sanitizer".into(), (*name).into()));
@@ -154,7 +165,7 @@ impl Settings {
     }
 }
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "memory_limit_bytes",
     "per_process_memory_fraction",
     "host_wait_timeout_ms",
@@ -164,6 +175,7 @@ const KEYS: [&str; 10] = [
     "policy",
     "page_time",
     "launch_blocking",
+    "black_box",
     "sanitizer",
 ];
 
@@ -250,6 +262,17 @@ impl SettingsBuilder {
         self
     }
 
+    /// A folder that gets a snapshot whenever a request runs out of memory, three in a process at most; it is made if it is
+    /// not there. `highwater why` reads them. Each holds what is where and the history of each stream, which
+    /// [`history_kib`](SettingsBuilder::history_kib) bounds.
+    #[must_use]
+    pub fn black_box(mut self, folder: impl Into<PathBuf>) -> Self {
+        if let Ok(settings) = &mut self.settings {
+            settings.black_box = Some(folder.into());
+        }
+        self
+    }
+
     /// Turns the [sanitizer](crate::sanitizer) on, and says what happens when it finds a race.
     #[cfg(feature = "sanitizer")]
     #[must_use]
@@ -302,6 +325,10 @@ fn changed(mut settings: Settings, key: &str, value: &str) -> Result<Settings, S
         }
         "launch_blocking" => {
             settings.launch_blocking = truth(value).ok_or_else(refuse("launch_blocking", "True or False"))?;
+        }
+        "black_box" => {
+            let folder = Some(PathBuf::from(value)).filter(|_| !value.is_empty());
+            settings.black_box = Some(folder.ok_or_else(refuse("black_box", "a folder"))?);
         }
         "lending" => settings.lending = truth(value).ok_or_else(refuse("lending", "True or False"))?,
         "policy" => {
@@ -409,7 +436,9 @@ mod tests {
     #[test]
     fn every_listed_key_is_known() {
         for key in KEYS {
-            let refused = Settings::builder().set(key, "?").build().unwrap_err();
+            // Any text but none is a folder.
+            let value = if key == "black_box" { "" } else { "?" };
+            let refused = Settings::builder().set(key, value).build().unwrap_err();
             assert!(matches!(refused, SettingsError::Value { key: named, .. } if named == key));
         }
     }

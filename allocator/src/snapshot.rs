@@ -10,6 +10,7 @@ use highwater_history::{
 
 use crate::Allocator;
 use crate::heap_state::HeapState;
+use crate::shared::Shared;
 use crate::slot::Slot;
 
 /// What one heap gives to a snapshot.
@@ -35,7 +36,15 @@ impl Allocator {
     /// Adds this device to a snapshot of several, as device number `index`.
     #[track_caller]
     pub fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
-        let shared = self.shared();
+        self.shared().add_to_snapshot(snapshot, index);
+    }
+}
+
+impl Shared {
+    /// See [`Allocator::add_to_snapshot`]. Enters every heap; none is held on entry.
+    #[track_caller]
+    pub(crate) fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
+        let shared = self;
         let device = &shared.device;
         let context = Context::here();
         let mut parts = Parts::default();

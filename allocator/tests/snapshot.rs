@@ -170,3 +170,31 @@ fn a_block_names_the_line_and_the_spans_that_asked_for_it() {
         world.end();
     });
 }
+
+/// The number of files is one of the process, so this is one test.
+#[test]
+fn what_runs_out_of_memory_leaves_snapshots_but_not_without_end() {
+    let folder = std::env::temp_dir().join(format!("highwater-black-box-{}", std::process::id()));
+    let refused = |folder: &std::path::Path| {
+        let world = World::with(crate::world::still().black_box(folder));
+        let [s] = world.streams();
+        let live = world.bytes(&s, 5000);
+        let report = world.no_room(&s, MEMORY as usize);
+        drop((live, s));
+        world.end();
+        report
+    };
+    let no_folder = refused(std::path::Path::new("/dev/null/here"));
+    let Some(Err(why)) = &no_folder.snapshot else { panic!("{no_folder:?}") };
+    assert!(no_folder.to_string().contains(&format!("no snapshot of it could be written: {why}")));
+    assert!(why.starts_with("/dev/null/here: "), "{why}");
+    for number in [2, 3] {
+        let report = refused(&folder);
+        let Some(Ok(file)) = &report.snapshot else { panic!("{report:?}") };
+        assert_eq!(*file, folder.join(format!("out-of-memory-{}-{number}.pickle", std::process::id())));
+        assert!(report.to_string().ends_with(&format!("highwater why {} tells more", file.display())));
+        assert_eq!(viewer::check(&std::fs::read(file).unwrap()).unwrap().live_bytes, 5000);
+    }
+    assert_eq!(refused(&folder).snapshot, None, "three are enough");
+    std::fs::remove_dir_all(folder).unwrap();
+}

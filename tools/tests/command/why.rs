@@ -174,3 +174,26 @@ fn bad_input_is_refused_in_one_line() {
     let ended = highwater(scratch.path(), "why leak.pickle.xz --capacity much");
     assert!(ended.code == Some(2) && ended.stderr.contains("give a size like 80GiB"), "{}", ended.stderr);
 }
+
+/// What a request that ran out of memory leaves behind is enough to tell why.
+#[test]
+fn a_black_box_tells_why() {
+    const MIB: usize = 1 << 20;
+    let scratch = Scratch::new();
+    let config = SimConfig { memory_bytes: 64 << 20, bodies: false, workers: 0, ..SimConfig::default() };
+    let settings = Settings::builder().black_box(scratch.path()).build().unwrap();
+    let allocator = Allocator::with_settings(SimDevice::new(config), settings).unwrap();
+    let main = allocator.create_stream("main").unwrap();
+    let mut kept = Vec::new();
+    let error = loop {
+        match main.alloc::<u8>(9 * MIB) {
+            Ok(more) => kept.push(more),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let command = error.split("highwater ").nth(1).and_then(|rest| rest.strip_suffix(" tells more")).unwrap();
+    let told = json(&highwater(scratch.path(), &format!("{command} --json")));
+    assert_eq!((&told["moment"], &told["request_bytes"]), (&"out_of_memory".into(), &(9 * MIB).into()), "{told}");
+    assert_eq!(told["ledger"]["live_bytes"], 63 * MIB);
+    assert!(told["top_stacks"][0].to_string().contains("why.rs"), "{told}");
+}
