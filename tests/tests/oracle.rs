@@ -27,6 +27,7 @@ fn random_programs_go_as_predicted() {
         let (setup, steps) = program(seed, 250);
         all.add(&as_predicted(&setup, &steps));
     }
+    assert_eq!(all.rungs.remove("move"), Some(0), "where nothing is lent, nothing moves");
     for (rung, met) in &all.rungs {
         assert!(*met > 0, "no request was met at {rung}: {all:?}");
     }

@@ -3,7 +3,7 @@
 use highwater::device::DeviceCall;
 use highwater::{OutOfMemory, StreamBytes};
 
-use super::heap::{Span, handles_of, latest};
+use super::heap::{Growth, Span, largest_handle, latest};
 use super::machine::Fault;
 use super::model::{Model, RUNGS, Stray};
 
@@ -31,10 +31,10 @@ impl Model {
         let place = self.all_streams[stream].place;
         let (start_ns, mut stalled_ns) = (self.machine.now_ns, 0);
         self.enter(place);
-        let mut rung = 0;
+        let (mut rung, mut placed) = (0, None);
         loop {
             let block = self.blocks.len();
-            if let Some(placed) = self.places[place].heap.place(requested, block) {
+            if let Some(placed) = placed.or_else(|| self.places[place].heap.place(requested, block)) {
                 self.counts.allocations += 1;
                 self.counts.rungs[rung] += 1;
                 self.live.now += requested;
@@ -56,19 +56,35 @@ impl Model {
                 return Err(Refused::OutOfMemory(Box::new(self.report(place, requested))));
             }
             self.stepped_in = false;
-            if let Err(fault) = self.act(RUNGS[rung], place, requested, &mut stalled_ns) {
-                self.leave(place);
-                return Err(Refused::Failed(fault));
-            }
+            placed = match self.act(RUNGS[rung], place, requested, &mut stalled_ns) {
+                Ok(placed) => placed,
+                Err(fault) => {
+                    self.leave(place);
+                    return Err(Refused::Failed(fault));
+                }
+            };
             self.deliver(place);
         }
     }
 
-    fn act(&mut self, rung: &str, place: usize, requested: u64, stalled_ns: &mut u64) -> Result<(), Fault> {
+    /// Does what a rung says; where the request is, if that has placed it.
+    fn act(
+        &mut self,
+        rung: &str,
+        place: usize,
+        requested: u64,
+        stalled_ns: &mut u64,
+    ) -> Result<Option<(Span, u64)>, Fault> {
         match rung {
             "own_pending" => self.retire(place),
-            "grow" => {
-                self.grow(place, requested)?;
+            // Nothing moves where nothing is lent.
+            "move" => {}
+            "grow" => return self.grow(place, requested),
+            "order" => {
+                if let Some(placed) = self.order(place, requested) {
+                    return Ok(Some(placed));
+                }
+                return self.grow(place, requested);
             }
             "callbacks" => {
                 self.leave(place);
@@ -80,7 +96,7 @@ impl Model {
             }
             "return_cached" => {
                 if self.return_missing(place, requested) > 0 {
-                    self.grow(place, requested)?;
+                    return self.grow(place, requested);
                 }
             }
             "host_wait_own" => {
@@ -97,12 +113,33 @@ impl Model {
                     self.retire(place);
                 }
                 self.return_missing(place, requested);
-                if self.grow(place, requested)? || !passed {
-                    break;
+                let placed = self.grow(place, requested)?;
+                if placed.is_some() || !passed {
+                    return Ok(placed);
                 }
             },
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// The stream waits for the frees that suffice, on the device; where the request is, if it has a place then.
+    fn order(&mut self, place: usize, requested: u64) -> Option<(Span, u64)> {
+        let waits = self.places[place].heap.sufficient(requested)?;
+        if waits.is_empty() {
+            return None;
+        }
+        for (other, mark) in waits {
+            let Ok(fence) = self.fence_after(other, mark) else { break };
+            let Some(fence) = fence else { continue };
+            let stream = self.places[place].stream.expect("somebody asks for memory on it");
+            if self.wait(stream, fence).is_err() {
+                break;
+            }
+            self.counts.waits_inserted += 1;
+        }
+        self.retire(place);
+        let block = self.blocks.len();
+        self.places[place].heap.place(requested, block)
     }
 
     /// Blocks the host for marks, for what is left of the request's time; whether they are passed. Nobody is inside
@@ -138,41 +175,69 @@ impl Model {
         self.machine.held - self.hogged.iter().sum::<u64>()
     }
 
-    /// Maps what is missing for a request; whether there was memory for it. If not, nothing has changed.
-    fn grow(&mut self, place: usize, requested: u64) -> Result<bool, Fault> {
+    /// Maps what is missing for a request, and places it; `None` when there is no memory for it, and then nothing has
+    /// changed. Nobody is inside while the device is called.
+    fn grow(&mut self, place: usize, requested: u64) -> Result<Option<(Span, u64)>, Fault> {
         self.retry_strays();
-        let taken = self.taken();
-        let gaps = match self.places[place].heap.growth(requested, &taken) {
-            Some(gaps) => gaps,
+        let granularity = self.machine.granularity;
+        let largest = largest_handle(requested, self.physical(), granularity);
+        let growth = match self.places[place].heap.growth(requested, largest, &self.old_mappings()) {
+            Some(growth) => growth,
             None => {
-                let granularity = self.machine.granularity;
                 let bytes = requested.next_multiple_of(granularity).max(self.machine.total);
                 let reserved = self.machine.reserve(bytes);
                 let start = self.seen(reserved)?;
                 self.places[place].heap.add_range(requested, Span { start, bytes });
-                self.places[place].heap.growth(requested, &taken).expect("a whole range is free")
+                let planned = self.places[place].heap.growth(requested, largest, &self.old_mappings());
+                planned.expect("a whole range is free")
             }
         };
-        if self.physical() + gaps.iter().map(|gap| gap.bytes).sum::<u64>() > self.limit {
-            return Ok(false);
+        if self.physical() + growth.bytes() > self.limit {
+            return Ok(None);
         }
-        let granularity = self.machine.granularity;
+        self.leave(place);
+        let done = self.map(place, &growth);
+        self.enter(place);
+        if !done? {
+            return Ok(None);
+        }
+        for &handle in &growth.handles {
+            self.places[place].heap.map(requested, handle);
+        }
+        let block = self.blocks.len();
+        Ok(Some((growth.block, self.places[place].heap.place_at(growth.block, block))))
+    }
+
+    /// Clears the way and maps; whether there was memory for it. If not, or on a failure, nothing stays mapped.
+    fn map(&mut self, place: usize, growth: &Growth) -> Result<bool, Fault> {
+        for &old in &growth.removed {
+            self.reach(DeviceCall::Unmap);
+            let removed = self.machine.call(DeviceCall::Unmap);
+            self.seen(removed)?;
+            for stray in self.strays.iter_mut().filter(|stray| stray.mapped == Some(old)) {
+                stray.mapped = None;
+            }
+        }
+        self.mark(place);
         let mut mapped = Vec::new();
-        for handle in gaps.iter().flat_map(|&gap| handles_of(gap, granularity)) {
+        for &handle in &growth.handles {
             match self.map_handle(handle) {
                 Ok(true) => mapped.push(handle),
                 failed => {
-                    for handle in mapped {
-                        self.let_go(Stray { bytes: handle.bytes, mapped: Some(handle) });
-                    }
+                    mapped.into_iter().for_each(|handle| self.discard(handle));
                     return failed;
                 }
             }
         }
-        for handle in mapped {
-            self.places[place].heap.map(requested, handle);
-        }
         Ok(true)
+    }
+
+    /// Gives a handle back that is mapped and was never used.
+    fn discard(&mut self, handle: Span) {
+        self.reach(DeviceCall::Unmap);
+        let unmapped = self.machine.call(DeviceCall::Unmap);
+        let mapped = self.seen(unmapped).is_err().then_some(handle);
+        self.let_go(Stray { bytes: handle.bytes, mapped });
     }
 
     /// Maps one handle; whether there was memory for it.
@@ -194,7 +259,7 @@ impl Model {
         self.reach(DeviceCall::SetAccess);
         let accessible = self.machine.call(DeviceCall::SetAccess);
         if let Err(fault) = self.seen(accessible) {
-            self.let_go(Stray { bytes: handle.bytes, mapped: Some(handle) });
+            self.discard(handle);
             return Err(fault);
         }
         Ok(true)
@@ -224,8 +289,8 @@ impl Model {
         }
     }
 
-    /// Where strays are mapped.
-    fn taken(&self) -> Vec<Span> {
+    /// Where strays are still mapped.
+    fn old_mappings(&self) -> Vec<Span> {
         self.strays.iter().filter_map(|stray| stray.mapped).collect()
     }
 
@@ -277,8 +342,9 @@ impl Model {
 
     /// Bytes that have to be returned before the heap can grow for a request.
     fn missing(&mut self, place: usize, requested: u64) -> u64 {
-        let to_map = match self.places[place].heap.growth(requested, &self.taken()) {
-            Some(gaps) => gaps.iter().map(|gap| gap.bytes).sum(),
+        let granularity = self.machine.granularity;
+        let to_map = match self.places[place].heap.growth(requested, granularity, &self.old_mappings()) {
+            Some(growth) => growth.bytes(),
             None => requested.next_multiple_of(self.machine.granularity),
         };
         let below_limit = self.limit.saturating_sub(self.physical());
@@ -399,6 +465,7 @@ impl Model {
             device_free,
             // Words are not predicted.
             refused: String::new(),
+            snapshot: None,
         }
     }
 

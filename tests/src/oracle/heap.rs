@@ -1,15 +1,18 @@
 //! The memory of one stream, as sorted lists of tiles that are searched from end to end.
 //!
 //! Rules: blocks of up to 1 MiB lie apart from larger ones; a request takes the smallest free tile that holds it, the
-//! lowest address first; memory is mapped where the fewest bytes are missing, the lowest address first; a handle may go
-//! when it lies wholly in free memory.
+//! lowest address first; memory is mapped where the fewest bytes are missing, then where that is the cheapest, then at the
+//! lowest address; a handle may go when it lies wholly in free memory.
 
 /// Blocks start and end on multiples of this, bytes.
 pub(super) const ROUNDING: u64 = 512;
 /// The largest of the requests that live apart, bytes.
 pub(super) const SMALL: u64 = 1 << 20;
 /// No handle is larger, bytes, unless the granularity is.
-const LARGEST_HANDLE: u64 = 32 << 20;
+const LARGEST_HANDLE: u64 = 128 << 20;
+/// What it costs to map a handle, and to remove an old mapping, in the same unit.
+const MAPPING: u64 = 33;
+const REMOVING: u64 = 21;
 
 /// What a tile is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +26,6 @@ pub(super) enum Kind {
     Pending(u64),
     /// The number of the block.
     Live(usize),
-    /// No heap's: only where growth is planned.
-    Taken,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,18 +85,34 @@ pub(super) fn rounded(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(ROUNDING)
 }
 
-/// The handles that fill a gap.
-pub(super) fn handles_of(gap: Span, granularity: u64) -> Vec<Span> {
-    let (mut handles, mut start) = (Vec::new(), gap.start);
-    while start < gap.end() {
-        let mut bytes = granularity;
-        while bytes * 2 <= LARGEST_HANDLE && start + bytes * 2 <= gap.end() {
-            bytes *= 2;
-        }
-        handles.push(Span { start, bytes });
-        start += bytes;
+/// The largest handle that is made for a request, when there is time enough: a 64th of it, or a 1024th of all that is held.
+pub(super) fn largest_handle(requested: u64, held: u64, granularity: u64) -> u64 {
+    (requested / 64).max(held / 1024).clamp(1, LARGEST_HANDLE).next_multiple_of(granularity)
+}
+
+/// How a request is met by mapping.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Growth {
+    /// Where the block will be.
+    pub(super) block: Span,
+    /// Old mappings that are in the way.
+    pub(super) removed: Vec<Span>,
+    /// What is mapped.
+    pub(super) handles: Vec<Span>,
+}
+
+impl Growth {
+    pub(super) fn bytes(&self) -> u64 {
+        self.handles.iter().map(|handle| handle.bytes).sum()
     }
-    handles
+}
+
+/// A part of a run that is of one kind: free, nothing mapped, or an old mapping.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    span: Span,
+    mapped: bool,
+    old: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -157,46 +174,77 @@ impl Area {
         self.tiles.iter().filter(move |tile| tile.start < span.end() && span.start < tile.end())
     }
 
-    /// The granules that are not mapped of `[start, start + bytes)`, as gaps.
-    fn gaps(&self, start: u64, bytes: u64, granularity: u64) -> Vec<Span> {
-        let mut gaps: Vec<Span> = Vec::new();
-        let mut at = start / granularity * granularity;
-        while at < start + bytes {
-            let granule = Span { start: at, bytes: granularity };
-            if self.touching(granule).any(|tile| tile.kind == Kind::Unmapped) {
-                match gaps.last_mut() {
-                    Some(last) if last.end() == at => last.bytes += granularity,
-                    _ => gaps.push(granule),
+    /// The parts of a run.
+    fn parts(run: &[Tile], old: &[Span]) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for tile in run {
+            let mut at = tile.start;
+            let mut push = |until: u64, mapped: bool, old: bool| {
+                if at < until {
+                    parts.push(Part { span: Span { start: at, bytes: until - at }, mapped, old });
+                    at = until;
+                }
+            };
+            if tile.kind == Kind::Unmapped {
+                for old in old.iter().filter(|old| old.start >= tile.start && old.start < tile.end()) {
+                    push(old.start, false, false);
+                    push(old.end(), false, true);
                 }
             }
-            at += granularity;
+            push(tile.end(), tile.kind != Kind::Unmapped, false);
         }
-        gaps
+        parts
     }
 
-    /// Where to map so that `bytes` fit.
-    fn growth(&self, bytes: u64, granularity: u64) -> Option<Vec<Span>> {
-        let mut best: Option<(u64, u64, Vec<Span>)> = None;
+    /// How to map so that `bytes` fit, in handles that are not above `largest`.
+    fn growth(&self, bytes: u64, granularity: u64, largest: u64, old: &[Span]) -> Option<Growth> {
+        let mut best: Option<((u64, u64, u64), Vec<Part>)> = None;
         for run in self.runs(|kind| matches!(kind, Kind::Free { .. } | Kind::Unmapped)) {
+            let parts = Area::parts(&run, old);
             let (start, end) = (run[0].start, run[run.len() - 1].end());
-            // What is missing changes only where an edge of the window passes an edge of a tile or of a granule.
-            let mut edges: Vec<u64> = run.iter().flat_map(|tile| [tile.start, tile.end()]).collect();
-            let mut granule = start.next_multiple_of(granularity);
-            while granule < end {
-                edges.push(granule);
-                granule += granularity;
-            }
-            let windows = edges.iter().flat_map(|&edge| [Some(edge), edge.checked_sub(bytes)]).flatten();
+            let edges = parts.iter().map(|part| part.span.start).chain([end]);
+            let windows = edges.flat_map(|edge| [Some(edge), edge.checked_sub(bytes)]).flatten();
             for window in windows.filter(|&window| window >= start && window + bytes <= end) {
-                let gaps = self.gaps(window, bytes, granularity);
-                let missing = gaps.iter().map(|gap| gap.bytes).sum();
-                let first = gaps.first().map_or(0, |gap| gap.start);
-                if best.as_ref().is_none_or(|(least, lowest, _)| (missing, first) < (*least, *lowest)) {
-                    best = Some((missing, first, gaps));
+                // Whole granules are mapped.
+                let (first, last) =
+                    (window / granularity * granularity, (window + bytes).next_multiple_of(granularity));
+                let inside: Vec<Part> = parts
+                    .iter()
+                    .copied()
+                    .filter(|part| !part.mapped && part.span.start < window + bytes && window < part.span.end())
+                    .collect();
+                let missing: u64 =
+                    inside.iter().map(|part| part.span.end().min(last) - part.span.start.max(first)).sum();
+                let old = inside.iter().filter(|part| part.old).count() as u64;
+                let cost = (missing / largest + inside.len() as u64 - old) * MAPPING + old * REMOVING;
+                let key = (missing, cost, window);
+                if best.as_ref().is_none_or(|(least, _)| key < *least) {
+                    let cut = |part: Part| {
+                        let start = part.span.start.max(first);
+                        Part { span: Span { start, bytes: part.span.end().min(last) - start }, ..part }
+                    };
+                    best = Some((key, inside.into_iter().map(cut).collect()));
                 }
             }
         }
-        best.map(|(.., gaps)| gaps)
+        let ((.., start), inside) = best?;
+        let removed = inside.iter().filter(|part| part.old).map(|part| part.span.start).collect::<Vec<_>>();
+        let removed = old.iter().copied().filter(|old| removed.iter().any(|&at| old.start <= at && at < old.end()));
+        let mut handles: Vec<Span> = Vec::new();
+        let mut at = 0;
+        for part in &inside {
+            at = at.max(part.span.start);
+            // Parts that touch are one stretch; their handles know no border between them.
+            let reach = inside.iter().skip_while(|next| next.span.start != part.span.start);
+            let end =
+                reach.fold(part.span.start, |end, next| if next.span.start == end { next.span.end() } else { end });
+            while at < end {
+                let bytes = largest.min(end - at);
+                handles.push(Span { start: at, bytes });
+                at += bytes;
+            }
+        }
+        Some(Growth { block: Span { start, bytes }, removed: removed.collect(), handles })
     }
 }
 
@@ -289,14 +337,18 @@ impl Heap {
         Some(latest(chosen.flat_map(|pending| pending.waits.iter().copied())))
     }
 
-    /// Where to map so that a request fits, off the spans that are `taken`.
-    pub(super) fn growth(&self, requested: u64, taken: &[Span]) -> Option<Vec<Span>> {
-        let bytes = rounded(requested);
-        let mut area = self.area(bytes).clone();
-        for &span in taken {
-            area.paint(span, Kind::Taken);
-        }
-        area.growth(bytes, self.granularity)
+    /// How to map so that a request fits, in handles that are not above `largest`; `old` is where old mappings are.
+    pub(super) fn growth(&self, requested: u64, largest: u64, old: &[Span]) -> Option<Growth> {
+        self.area(rounded(requested)).growth(rounded(requested), self.granularity, largest, old)
+    }
+
+    /// Puts a block where it was planned, with the `since` of the bytes.
+    pub(super) fn place_at(&mut self, span: Span, block: usize) -> u64 {
+        let area = self.area_mut(span.bytes);
+        let free = area.tiles.iter().find(|tile| tile.start <= span.start && span.end() <= tile.end());
+        let Some(Kind::Free { since }) = free.map(|tile| tile.kind) else { unreachable!("it was mapped") };
+        area.paint(span, Kind::Live(block));
+        since
     }
 
     pub(super) fn add_range(&mut self, requested: u64, range: Span) {
@@ -340,7 +392,7 @@ impl Heap {
                             since = since.max(pending.since);
                             waits.extend(pending.waits.iter().copied());
                         }
-                        Kind::Live(_) | Kind::Unmapped | Kind::Taken => unreachable!("it is vacant and mapped"),
+                        Kind::Live(_) | Kind::Unmapped => unreachable!("it is vacant and mapped"),
                     }
                 }
                 vacant.push(Vacant { handle, since, waits: latest(waits) });
@@ -379,8 +431,7 @@ impl Heap {
                 area.paint(handle, Kind::Unmapped);
             }
         }
-        let gaps = bare.growth(requested, &[])?;
-        Some(gaps.iter().map(|gap| gap.bytes).sum())
+        Some(bare.growth(requested, self.granularity, &[])?.bytes())
     }
 
     pub(super) fn sums(&self) -> Sums {
@@ -388,7 +439,7 @@ impl Heap {
         for area in self.areas() {
             for tile in &area.tiles {
                 match tile.kind {
-                    Kind::Unmapped | Kind::Taken => {}
+                    Kind::Unmapped => {}
                     Kind::Free { .. } => sums.cached += tile.bytes,
                     Kind::Pending(_) => sums.pending += tile.bytes,
                     Kind::Live(_) => sums.live += tile.bytes,

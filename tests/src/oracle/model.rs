@@ -17,8 +17,17 @@ use super::machine::{Fault, Machine};
 use super::op::{Relief, Setup};
 
 /// The rungs of the ladder, bottom up.
-pub(super) const RUNGS: [&str; 7] =
-    ["own_free", "own_pending", "grow", "callbacks", "return_cached", "host_wait_own", "host_wait_others"];
+pub(super) const RUNGS: [&str; 9] = [
+    "own_free",
+    "own_pending",
+    "move",
+    "grow",
+    "order",
+    "callbacks",
+    "return_cached",
+    "host_wait_own",
+    "host_wait_others",
+];
 
 /// A fence that was recorded.
 #[derive(Clone, Debug)]

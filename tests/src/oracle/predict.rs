@@ -430,6 +430,9 @@ impl Model {
                 ("handles_created", counts.handles_created),
                 ("handles_released", counts.handles_released),
                 ("waits_inserted", counts.waits_inserted),
+                // Nothing is lent.
+                ("pages_moved", 0),
+                ("pages_remapped", 0),
                 ("host_stalls", counts.host_stalls),
                 ("host_stall_ns", counts.host_stall_ns),
                 ("fences_recorded", counts.fences_recorded),

@@ -348,6 +348,8 @@ impl Real {
                 ("handles_created", stats.handles_created),
                 ("handles_released", stats.handles_released),
                 ("waits_inserted", stats.waits_inserted),
+                ("pages_moved", stats.pages_moved),
+                ("pages_remapped", stats.pages_remapped),
                 ("host_stalls", stats.host_stalls),
                 ("host_stall_ns", stats.host_stall_ns),
                 ("fences_recorded", stats.fences_recorded),
