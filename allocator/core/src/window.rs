@@ -238,7 +238,8 @@ impl<'a, G: Fn(Ghost) -> GhostState> Search<'a, G> {
         let granularity = self.space.granularity();
         // How large handles are depends on time and on other heaps.
         let handle = if self.supply.blind { granularity } else { self.supply.create.unwrap_or(granularity) };
-        let cost = (sums.missing / handle + sums.holes) * MAP_COST + sums.removed * REMOVE_COST;
+        let mapped = sums.missing.div_ceil(handle).max(sums.holes);
+        let cost = mapped * MAP_COST + sums.removed * REMOVE_COST;
         Some(Outline { address, new, cost })
     }
 
@@ -610,6 +611,53 @@ mod tests {
         let window = search(&space, 2, &spares(&space), false).unwrap();
         let Piece::Return { spare, to } = window.pieces[0] else { panic!("{window:?}") };
         assert_eq!((spare.address, to, window.address), (4 * GRANULE, GRANULE, GRANULE));
+    }
+
+    #[test]
+    fn fewer_new_bytes_are_worth_more_calls() {
+        // The sixth granule keeps its block: behind it there is room for one large handle.
+        let mut space = grown(16, &[1, 1, 1, 1, 1, 1]);
+        for granule in 1..=5 {
+            free(&mut space, granule);
+        }
+        for granule in [1, 3, 5] {
+            space.unmap(granule * GRANULE);
+        }
+        let supply = Supply { spares: &[], create: Some(5 * GRANULE), blind: false };
+        let window = Search::new(&space, 5 * GRANULE, supply, |_| GhostState::Used).run().unwrap();
+        assert_eq!((window.address, window.created()), (GRANULE, 3 * GRANULE), "three handles, not one");
+    }
+
+    #[test]
+    fn of_windows_with_as_few_new_bytes_the_cheapest_is_taken() {
+        let mut space = grown(16, &[1; 8]);
+        // Two holes around a free granule, and, higher up, a free granule and one hole.
+        for granule in [1, 2, 3, 5, 6, 7] {
+            free(&mut space, granule);
+        }
+        for granule in [1, 3, 6, 7] {
+            space.unmap(granule * GRANULE);
+        }
+        let supply = Supply { spares: &[], create: Some(2 * GRANULE), blind: false };
+        let window = Search::new(&space, 3 * GRANULE, supply, |_| GhostState::Used).run().unwrap();
+        assert_eq!((window.address, window.pieces.len()), (5 * GRANULE, 1), "one handle, not two");
+    }
+
+    #[test]
+    fn a_handle_that_lies_in_the_window_stays_there() {
+        let mut space = grown(4, &[1, 1, 1, 1]);
+        for granule in 1..=4 {
+            free(&mut space, granule);
+        }
+        // The first handle has an old mapping at the third granule.
+        let handle = |granule| Mapping { address: granule * GRANULE, bytes: GRANULE, page: PageId(granule * GRANULE) };
+        space.take(handle(3)).unwrap();
+        space.add_ghost(Ghost { address: 3 * GRANULE, bytes: GRANULE, page: handle(1).page });
+        let found = spares(&space);
+        let supply = Supply { spares: &found, create: Some(GRANULE), blind: false };
+        let window = Search::new(&space, 4 * GRANULE, supply, |_| GhostState::Over).run().unwrap();
+        assert_eq!((window.removed.len(), window.created()), (1, GRANULE), "{window:?}");
+        assert!(window.pieces.iter().all(|piece| piece.spare().is_none()));
     }
 
     #[test]

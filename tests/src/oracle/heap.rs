@@ -216,7 +216,8 @@ impl Area {
                 let missing: u64 =
                     inside.iter().map(|part| part.span.end().min(last) - part.span.start.max(first)).sum();
                 let old = inside.iter().filter(|part| part.old).count() as u64;
-                let cost = (missing / largest + inside.len() as u64 - old) * MAPPING + old * REMOVING;
+                let mapped = missing.div_ceil(largest).max(inside.len() as u64 - old);
+                let cost = mapped * MAPPING + old * REMOVING;
                 let key = (missing, cost, window);
                 if best.as_ref().is_none_or(|(least, _)| key < *least) {
                     let cut = |part: Part| {
