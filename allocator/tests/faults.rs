@@ -233,6 +233,30 @@ fn nothing_is_mapped_where_a_handle_stays_that_the_device_keeps() {
     world.end();
 }
 
+/// What would not be unmapped at first is in the way of a block, and is removed then; the handle is still a stray.
+#[test]
+fn what_stayed_mapped_goes_when_it_is_in_the_way_and_not_twice() {
+    let world = World::timed();
+    let [s] = world.streams();
+    world.device.fail_nth(DeviceCall::SetAccess, 1);
+    // The first request tries twice, and each of the next three once more, before it maps.
+    (1..=5).for_each(|nth| world.device.fail_nth(DeviceCall::Unmap, nth));
+    assert!(s.alloc::<u8>(granules(2)).is_err());
+    let beside = world.bytes(&s, granules(1));
+    let others = world.bytes(&s, granules(13));
+    drop(beside);
+    let over = world.bytes(&s, granules(2));
+    assert!(over.device_address() < others.device_address(), "there is room nowhere else");
+    world.fill(&s, &over, 4, 1);
+    world.check();
+    assert_eq!(world.stats().stray_bytes, GRANULE);
+    // Tried again: what was unmapped is not unmapped once more, for a block lies there.
+    assert_eq!(world.allocator.trim(0), 15 * GRANULE);
+    world.expect(&s, &over, 4, 1);
+    drop((over, others, s));
+    world.end();
+}
+
 #[test]
 fn the_end_tries_again_and_gives_no_range_back_in_which_a_handle_stays() {
     for stays in [false, true] {

@@ -253,37 +253,100 @@ fn a_handle_keeps_few_old_mappings() {
 #[test]
 fn a_failed_move_gives_everything_back() {
     let calls = [DeviceCall::Map, DeviceCall::SetAccess, DeviceCall::Record, DeviceCall::Wait, DeviceCall::Unmap];
-    for call in calls {
+    for (call, own) in calls.into_iter().flat_map(|call| [(call, false), (call, true)]) {
         for nth in 1..=3 {
             for also in [None, Some(DeviceCall::Unmap)] {
-                let world = world();
-                let [s, t] = world.streams();
-                let mut blocks = filled(&world, &s, &[7; ALL as usize]);
-                for index in [12, 8, 4] {
-                    drop(blocks.remove(index));
-                }
-                world.device.fail_nth(call, nth);
-                if let Some(also) = also {
-                    world.device.fail_nth(also, 1);
-                }
-                let moved = t.alloc::<u8>(granules(3));
-                world.check();
-                if let Ok(moved) = &moved {
-                    world.fill(&t, moved, 3, 1);
-                    world.expect(&t, moved, 3, 1);
-                }
-                blocks.iter().for_each(|block| world.expect(&s, block, 7, 1));
-                drop(moved);
-                let again = world.bytes(&t, granules(3));
-                world.fill(&t, &again, 3, 1);
-                world.expect(&t, &again, 3, 1);
-                drop((again, blocks, s, t));
-                // What fails here at last was to fail before.
-                world.pass(1000);
-                let left: Vec<u64> = (0..4).map(|_| world.allocator.trim(0)).collect();
-                assert_eq!(left[3], 0, "{call} {nth} {also:?} {left:?}");
-                world.end();
+                fail_a_move(own, (call, nth), also);
             }
         }
     }
+}
+
+/// Scattered handles of `s` are freed, and asked for as one block by `t`, or by `s` itself.
+fn fail_a_move(own: bool, (call, nth): (DeviceCall, u64), also: Option<DeviceCall>) {
+    let world = world();
+    let [s, t] = world.streams();
+    let mut blocks = filled(&world, &s, &[7; ALL as usize]);
+    for index in [12, 8, 4] {
+        drop(blocks.remove(index));
+    }
+    world.device.fail_nth(call, nth);
+    if let Some(also) = also {
+        world.device.fail_nth(also, 1);
+    }
+    let user = if own { &s } else { &t };
+    let moved = user.alloc::<u8>(granules(3));
+    world.check();
+    if let Ok(moved) = &moved {
+        world.fill(user, moved, 3, 1);
+        world.expect(user, moved, 3, 1);
+    }
+    blocks.iter().for_each(|block| world.expect(&s, block, 7, 1));
+    drop(moved);
+    let again = world.bytes(user, granules(3));
+    world.fill(user, &again, 3, 1);
+    world.expect(user, &again, 3, 1);
+    drop((again, blocks, s, t));
+    // What fails here at last was to fail before.
+    world.pass(1000);
+    let left: Vec<u64> = (0..4).map(|_| world.allocator.trim(0)).collect();
+    assert_eq!(left[3], 0, "{call} {nth} {also:?} {left:?}");
+    world.end();
+}
+
+/// Another stream touches what was brought together before the owner does: the uses through the old mappings still run.
+#[test]
+fn who_uses_moved_memory_first_comes_after_its_uses_elsewhere() {
+    let world = world();
+    let [s, t] = world.streams();
+    let mut blocks = filled(&world, &s, &[0; ALL as usize]);
+    for index in [14, 10, 6, 2] {
+        world.fill(&s, &blocks[index], 5, 100);
+        drop(blocks.remove(index));
+    }
+    let joined = world.bytes(&s, granules(4));
+    assert_eq!(world.met_at("move"), 1);
+    world.fill(&t, &joined, 9, 1);
+    world.expect(&t, &joined, 9, 1);
+    drop((joined, blocks, s, t));
+    world.pass(1000);
+    world.end();
+}
+
+/// Of too many old mappings the oldest goes, but not while it is used.
+#[test]
+fn an_old_mapping_too_many_stays_as_long_as_it_is_used() {
+    let world = world();
+    let streams = world.streams::<5>();
+    for stream in streams.iter().chain(&streams) {
+        let all = world.bytes(stream, granules(ALL));
+        world.fill(stream, &all, 1, 100);
+        world.expect(stream, &all, 1, 100);
+    }
+    assert_eq!((world.device_ns(), world.stats().reserved.peak), (0, ALL * GRANULE));
+    world.pass(5000);
+    drop(streams);
+    world.end();
+}
+
+/// Where an open stream has its memory does not depend on what other streams have freed.
+#[test]
+fn an_open_stream_takes_the_same_addresses_whatever_is_free_elsewhere() {
+    let settings = || Settings::builder().memory_limit_bytes(2 * GRANULE).policy(Policy::Wait).page_time(1.0);
+    let places = [false, true].map(|freed| {
+        let world = World::with(settings());
+        let [open, other] = world.streams();
+        // A handle of the stream has moved away, and is free again there, or not.
+        drop(world.bytes(&open, granules(1)));
+        let moved = world.bytes(&other, granules(1));
+        assert_eq!(world.stats().pages_moved, 1);
+        open.mark_open();
+        let kept = (!freed).then_some(moved);
+        let block = world.bytes(&open, granules(1));
+        let place = address(&block);
+        drop((block, kept, open, other));
+        world.end();
+        place
+    });
+    assert_eq!(places[0], places[1]);
 }
