@@ -10,10 +10,15 @@
 //!
 //! Of all windows the one with the fewest new bytes is taken, then the cheapest one, then the lowest address.
 
+mod pool;
+mod profile;
+
 use std::collections::BTreeSet;
 
 use crate::space::{Content, Space, Tile, bounds};
 use crate::{PageId, Position, StreamIndex};
+use pool::Pool;
+use profile::Profile;
 
 /// Handles are not made larger than this, bytes, unless the granularity is.
 const HANDLE_BYTES_MAX: u64 = 128 << 20;
@@ -341,151 +346,6 @@ struct Parts {
     /// The numbers of the spare handles that come back.
     returned: BTreeSet<usize>,
     removed: Vec<Ghost>,
-}
-
-/// What stretches of a run hold, added up; all but counts in bytes.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    /// Nothing usable is mapped.
-    missing: u64,
-    /// Stretches of such addresses.
-    holes: u64,
-    /// In spare handles that are here already, or come back here.
-    spare: u64,
-    /// Old mappings that are removed.
-    removed: u64,
-    /// Old mappings that are in the way.
-    blocked: u64,
-}
-
-/// A run as stretches of one kind each, so that what a window holds is a difference of two sums.
-struct Profile {
-    /// Where the stretches start, and where the last one ends.
-    edges: Vec<u64>,
-    /// What each stretch holds in each of its granules, or once.
-    kinds: Vec<Sums>,
-    /// What all stretches before hold.
-    before: Vec<Sums>,
-    granule: u64,
-}
-
-impl Profile {
-    fn new<G: Fn(Ghost) -> GhostState>(search: &Search<'_, G>, run: &[(u64, Tile)]) -> Self {
-        let granule = search.space.granularity();
-        let mut profile = Profile { edges: Vec::new(), kinds: Vec::new(), before: vec![Sums::default()], granule };
-        for &(start, tile) in run {
-            let end = start + tile.bytes;
-            if tile.content != Content::Unmapped {
-                let own = |mapping: u64| mapping >= start;
-                let handles = search.space.mappings_in(start, end).filter(|mapping| own(mapping.address));
-                let whole = handles.filter(|mapping| mapping.address + mapping.bytes <= end);
-                let spare = if search.supply.blind { 0 } else { whole.map(|mapping| mapping.bytes).sum() };
-                profile.push(start, end, Sums { spare, ..Sums::default() });
-                continue;
-            }
-            let mut from = start;
-            for ghost in search.space.ghosts_in(start, end) {
-                let kind = match ((search.ghost_state)(ghost), search.spare_of(ghost)) {
-                    (GhostState::Gone, _) => continue,
-                    (_, Some(_)) => Sums { spare: ghost.bytes, ..Sums::default() },
-                    (GhostState::Over, None) => Sums { missing: ghost.bytes, removed: 1, ..Sums::default() },
-                    (GhostState::Used, None) => Sums { blocked: 1, ..Sums::default() },
-                };
-                profile.hole(from, ghost.address);
-                profile.push(ghost.address, ghost.address + ghost.bytes, kind);
-                from = ghost.address + ghost.bytes;
-            }
-            profile.hole(from, end);
-        }
-        let (_, end) = bounds(run);
-        profile.edges.push(end);
-        profile
-    }
-
-    fn hole(&mut self, from: u64, to: u64) {
-        if from < to {
-            self.push(from, to, Sums { missing: to - from, holes: 1, ..Sums::default() });
-        }
-    }
-
-    fn push(&mut self, start: u64, _end: u64, kind: Sums) {
-        let last = *self.before.last().expect("there is one from the beginning");
-        self.edges.push(start);
-        self.kinds.push(kind);
-        self.before.push(Sums {
-            missing: last.missing + kind.missing,
-            holes: last.holes + kind.holes,
-            spare: last.spare + kind.spare,
-            removed: last.removed + kind.removed,
-            blocked: last.blocked + kind.blocked,
-        });
-    }
-
-    /// What the stretches that `start..end` touches hold: those at its ends wholly, but for the bytes that are missing.
-    fn sums(&self, start: u64, end: u64) -> Sums {
-        let first = self.edges.partition_point(|&edge| edge <= start) - 1;
-        let last = self.edges.partition_point(|&edge| edge < end);
-        let (from, to) = (self.before[first], self.before[last]);
-        let outside = self.outside(first, self.edges[first], start / self.granule * self.granule)
-            + self.outside(last - 1, end.next_multiple_of(self.granule), self.edges[last]);
-        Sums {
-            missing: to.missing - from.missing - outside,
-            holes: to.holes - from.holes,
-            spare: to.spare - from.spare,
-            removed: to.removed - from.removed,
-            blocked: to.blocked - from.blocked,
-        }
-    }
-
-    /// The bytes of `from..to` that are missing in a stretch, of which they are a part.
-    fn outside(&self, stretch: usize, from: u64, to: u64) -> u64 {
-        if self.kinds[stretch].missing > 0 { to.saturating_sub(from) } else { 0 }
-    }
-}
-
-/// Spare handles that are not yet taken, by size.
-struct Pool<'a> {
-    spares: &'a [Spare],
-    create: Option<u64>,
-    /// Whether nothing is mapped beyond what is needed.
-    exact: bool,
-    /// (bytes, number): of one size the one that is listed first is taken first.
-    left: BTreeSet<(u64, usize)>,
-}
-
-impl<'a> Pool<'a> {
-    fn new(supply: &Supply<'a>, used: impl Fn(&Spare, usize) -> bool) -> Self {
-        let left = supply.spares.iter().enumerate().filter(|&(number, spare)| !used(spare, number));
-        let left = left.map(|(number, spare)| (spare.bytes, number)).collect();
-        Pool { spares: supply.spares, create: supply.create, exact: supply.blind, left }
-    }
-
-    /// What is mapped at `to`, where `wanted` bytes are missing and at most `room` fit.
-    ///
-    /// The largest spare handle that is not too large comes first; one that is too small to be worth a mapping is left
-    /// for the end, so that a larger one, of which a part stays free, goes before it.
-    fn piece(&mut self, to: u64, wanted: u64, room: u64, granularity: u64) -> Option<Piece> {
-        let worth = self.create.unwrap_or(granularity).min(wanted);
-        let below = self.largest(wanted.min(room));
-        let above = self.left.range((wanted + 1, 0)..).next().copied();
-        let above = above.filter(|&(bytes, _)| bytes <= room && !self.exact);
-        let taken = below.filter(|&(bytes, _)| bytes >= worth).or(above).or(below);
-        if let Some((bytes, number)) = taken {
-            self.left.remove(&(bytes, number));
-            return Some(Piece::Move { spare: self.spares[number], to });
-        }
-        let granules = self.create?.min(wanted).min(room) / granularity;
-        if granules == 0 {
-            return None;
-        }
-        Some(Piece::Create { to, bytes: granularity * granules })
-    }
-
-    /// Of the largest that are not above `most`, the first.
-    fn largest(&self, most: u64) -> Option<(u64, usize)> {
-        let &(bytes, _) = self.left.range(..=(most, usize::MAX)).next_back()?;
-        self.left.range((bytes, 0)..).next().copied()
-    }
 }
 
 #[cfg(all(test, not(loom)))]
