@@ -66,6 +66,8 @@ mod scan;
 mod snapshot;
 #[cfg(feature = "snapshot")]
 mod stacks;
+#[cfg(feature = "why")]
+mod state;
 #[cfg(feature = "viewer")]
 pub mod viewer;
 #[cfg(feature = "why")]

@@ -1,8 +1,8 @@
 //! What would have helped: each of these things alone, in bytes, and whether the request would have fitted.
 
 use super::evidence::Evidence;
-use super::rules::PAGE_BYTES;
 use super::verdict::Counterfactual;
+use crate::state::rules::PAGE_BYTES;
 
 /// What a process takes on a device before it allocates anything: the context of the driver, about.
 pub(super) const CONTEXT_BYTES: u64 = 512 << 20;
@@ -46,12 +46,12 @@ impl Counterfactuals {
         let Evidence { space, completed, ledger, rules, .. } = evidence;
         let request = evidence.incident.request;
         let (usable, deficit) = (evidence.usable, evidence.deficit.unwrap_or(0));
-        let set = |one: &mut Counterfactual, gained: u64, fits: &dyn Fn(&super::space::Request) -> bool| {
+        let set = |one: &mut Counterfactual, gained: u64, fits: &dyn Fn(&crate::state::space::Request) -> bool| {
             one.gained_bytes = gained;
             one.fits = request.as_ref().map(|request| gained > 0 && fits(request));
         };
         let own = space.sum(|run| evidence.own(run));
-        let others = |run: &super::space::Run| match request {
+        let others = |run: &crate::state::space::Run| match request {
             Some(request) => {
                 let (domain, segment) = (request.domain, run.segment);
                 segment.pool == domain.pool && segment.kind == domain.kind && segment.stream != domain.stream

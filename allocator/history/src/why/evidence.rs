@@ -6,17 +6,17 @@ use crate::{
 };
 
 use super::counterfactuals::Counterfactuals;
-use super::curves::{Curves, Frees};
 use super::growth::Trend;
 use super::incident::{Incident, Incidents};
 use super::iterations::Iterations;
-use super::memory::Memory;
 use super::message::Message;
-use super::rules::{MOST_BYTES, Rules};
-use super::sites;
-use super::space::{Domain, Request, Run, Space};
 use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
 use super::{Look, Options};
+use crate::state::curves::{Curves, Frees};
+use crate::state::memory::Memory;
+use crate::state::rules::{MOST_BYTES, Rules};
+use crate::state::sites;
+use crate::state::space::{Domain, Request, Run, Space};
 
 /// One device at the moment that is explained.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl<'a> Evidence<'a> {
         let times = self.device().trace.times_us();
         let since = last.unwrap_or(0);
         let since_us = times.get(row).zip(times.get(since)).map(|(end, start)| end.saturating_sub(*start));
-        let came = |held: &super::memory::Held| held.born.is_some_and(|born| born as usize >= since);
+        let came = |held: &crate::state::memory::Held| held.born.is_some_and(|born| born as usize >= since);
         Some(Timeline {
             last_enough: last.map(|row| row as u64),
             events_since: (row - since) as u64,

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::read::{EventAction, Loaded, Trace};
 
-use super::curves::Curves;
 use super::iterations::Iterations;
-use super::memory::{Held, Memory};
-use super::sites::{self, Key};
 use super::verdict::{Growth, SiteBytes};
+use crate::state::curves::Curves;
+use crate::state::memory::{Held, Memory};
+use crate::state::sites::{self, Key};
 
 /// The least live bytes of each iteration, and what they say.
 #[derive(Clone, Debug)]

@@ -5,10 +5,11 @@ use crate::{
     read::{EventAction, LoadedDevice, Trace},
 };
 
-use super::curves::Curves;
-use super::rules::Rules;
-use super::space::Request;
 use super::verdict::Moment;
+use crate::state::curves::Curves;
+use crate::state::failures;
+use crate::state::rules::Rules;
+use crate::state::space::Request;
 
 /// The moment, and what was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,14 +38,10 @@ pub(super) struct Incidents {
     pub(super) waits: Vec<HostWait>,
 }
 
-/// How many events after a failure a second try is looked for.
-const AGAIN_WITHIN: usize = 4096;
-
 impl Incidents {
     pub(super) fn of(device: &LoadedDevice, rules: &Rules) -> Self {
         let trace = &device.trace;
-        let failed = |row: &usize| trace.action(*row) == EventAction::OutOfMemory;
-        let failures = (0..trace.len()).filter(failed).map(|row| (row, again(trace, row).is_some())).collect();
+        let failures = failures::failures(trace);
         let mut waits = if rules.own { noted(device, rules) } else { released(trace, rules) };
         waits.sort_by_key(|wait| wait.row);
         Self { failures, waits }
@@ -53,7 +50,7 @@ impl Incidents {
     /// The one to explain.
     pub(super) fn choose(&self, device: &LoadedDevice, rules: &Rules, curves: &Curves) -> Incident {
         let trace = &device.trace;
-        if let Some(row) = self.failure() {
+        if let Some(row) = failures::last(&self.failures) {
             let request = Request::new(rules, trace.bytes()[row], trace.streams()[row], trace.pool(row));
             let device_free = trace.device_free_bytes(row);
             return Incident { moment: Moment::OutOfMemory, row, request: Some(request), device_free };
@@ -65,15 +62,9 @@ impl Incidents {
         Incident { moment: Moment::Peak, row: peak(trace, curves), request: None, device_free: None }
     }
 
-    /// The last failure, of those that were not made good if there are any.
-    fn failure(&self) -> Option<usize> {
-        let last = self.failures.iter().rev().find(|failure| !failure.1).or(self.failures.last());
-        last.map(|failure| failure.0)
-    }
-
     /// The end, or the last failure: behind it a program unwinds.
     pub(super) fn end(&self, device: &LoadedDevice) -> Incident {
-        let row = self.failure().unwrap_or(device.trace.len());
+        let row = failures::last(&self.failures).unwrap_or(device.trace.len());
         Incident { moment: Moment::End, row, request: None, device_free: None }
     }
 }
@@ -83,18 +74,6 @@ fn peak(trace: &Trace, curves: &Curves) -> usize {
     let most = curves.reserved.iter().max().copied().unwrap_or(0);
     let first = curves.reserved.iter().position(|&reserved| reserved == most).unwrap_or(0);
     if first < trace.len() && trace.action(first) == EventAction::Alloc { first + 1 } else { first }
-}
-
-/// The row at which the same is allocated that failed at a row.
-pub(super) fn again(trace: &Trace, row: usize) -> Option<usize> {
-    let (bytes, stream) = (trace.bytes()[row], trace.streams()[row]);
-    let is_it = |&later: &usize| {
-        let allocated = trace.bytes()[later];
-        trace.action(later) == EventAction::Alloc
-            && trace.streams()[later] == stream
-            && (allocated == bytes || allocated.next_multiple_of(512) == bytes)
-    };
-    (row + 1..trace.len().min(row.saturating_add(AGAIN_WITHIN))).find(is_it)
 }
 
 /// Waits that show in the trace: pending frees complete and cached segments are returned, right before a segment is

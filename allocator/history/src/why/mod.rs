@@ -10,21 +10,17 @@
 
 mod causes;
 mod counterfactuals;
-mod curves;
 mod evidence;
 mod growth;
 mod incident;
 mod iterations;
-mod memory;
 mod message;
 mod pending;
 mod ranks;
-mod rules;
-mod sites;
-mod space;
 mod verdict;
 
 use crate::read::{EventAction, Loaded};
+use crate::state::{curves, sites};
 
 use evidence::Evidence;
 

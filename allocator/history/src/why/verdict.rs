@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+pub use crate::state::{SiteBytes, size};
+
 /// Why memory ran out, or is as full as it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
@@ -207,21 +209,6 @@ pub struct Counterfactual {
     pub fits: Option<bool>,
 }
 
-/// A place in the program, and memory that was asked for there.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SiteBytes {
-    /// The innermost line that is not a library's: `train.py:31 in step`.
-    pub site: String,
-    /// Its stack, innermost first.
-    pub stack: Vec<String>,
-    /// What the program is doing there, if the stack says so: `backward`, `optimizer step`, …
-    pub phase: Option<&'static str>,
-    /// Bytes.
-    pub bytes: u64,
-    /// Blocks.
-    pub blocks: u64,
-}
-
 /// Bytes by stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PendingStream {
@@ -335,19 +322,4 @@ impl Verdict {
     pub fn finding(&self, cause: Cause) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.cause == cause)
     }
-}
-
-/// Bytes for people: exact below 1 KiB, else with two decimals.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
-    while value >= 1023.995 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.2} {}", UNITS[unit])
 }

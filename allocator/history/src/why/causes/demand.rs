@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use crate::read::EventAction;
 
+use crate::state::sites::{self, makes_state};
 use crate::why::evidence::Evidence;
-use crate::why::sites::{self, makes_state};
 use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// A1: even with no fragmentation, rounding or pending memory there would not be enough.
@@ -66,7 +66,7 @@ pub(super) fn oversized(e: &Evidence) -> Option<Finding> {
     {
         return None;
     }
-    let typical = crate::why::space::Request::new(&e.rules, most.max(1), request.domain.stream, request.domain.pool);
+    let typical = crate::state::space::Request::new(&e.rules, most.max(1), request.domain.stream, request.domain.pool);
     let fits = e.space.fits(&e.rules, &typical, e.usable) || more_than_all;
     let (floats, halves) = (request.bytes / 4, request.bytes / 2);
     let finding =

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::state::sites;
 use crate::why::evidence::Evidence;
-use crate::why::sites;
 use crate::why::verdict::{Cause, Finding, size};
 
 /// What lies in the way: the bytes of free memory around the smallest live blocks, by the lines that hold them.

@@ -2,9 +2,9 @@
 
 use crate::read::EventAction;
 
+use crate::state::sites;
 use crate::why::evidence::Evidence;
 use crate::why::growth::{Shape, Trend};
-use crate::why::sites;
 use crate::why::verdict::{Cause, Finding, Growth, size};
 
 /// The growth, if it has the form that is wanted and matters; and whether the request would have fitted without it.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::read::EventAction;
 
 use super::advice;
+use crate::state::pending::stream_name;
 use crate::why::evidence::Evidence;
-use crate::why::pending::stream_name;
 use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// D1: another stream's segments have a run that is large enough.

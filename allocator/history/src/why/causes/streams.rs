@@ -4,16 +4,16 @@ use crate::StackId;
 use crate::read::EventAction;
 
 use super::advice;
+use crate::state::failures;
+use crate::state::sites;
 use crate::why::evidence::Evidence;
-use crate::why::incident;
-use crate::why::sites;
 use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// Ages of the pending blocks in microseconds, ascending.
 fn ages(e: &Evidence) -> Vec<u64> {
     let times = e.device().trace.times_us();
     let Some(&now) = times.get(e.incident.row.min(times.len().saturating_sub(1))) else { return Vec::new() };
-    let of = |held: &crate::why::memory::Held| Some(now.saturating_sub(times[held.freed? as usize]));
+    let of = |held: &crate::state::memory::Held| Some(now.saturating_sub(times[held.freed? as usize]));
     let mut ages: Vec<u64> = e.memory.blocks.values().filter(|held| held.pending).filter_map(of).collect();
     ages.sort_unstable();
     ages
@@ -116,7 +116,7 @@ pub(super) fn spurious(e: &Evidence) -> Option<Finding> {
         return None;
     }
     let trace = &e.device().trace;
-    let again = incident::again(trace, e.incident.row)?;
+    let again = failures::again(trace, e.incident.row)?;
     let between = || e.incident.row + 1..again;
     let changed = |row: usize| {
         matches!(trace.action(row), FreeRequested | Free | SegmentAlloc | SegmentMap | SegmentFree | SegmentUnmap)

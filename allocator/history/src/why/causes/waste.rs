@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::state::space::Run;
 use crate::why::evidence::Evidence;
-use crate::why::space::Run;
 use crate::why::verdict::{Cause, Finding, size};
 
 /// G1: rounding.

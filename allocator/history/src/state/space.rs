@@ -7,32 +7,32 @@ use super::rules::{PAGE_BYTES, Rules};
 
 /// What a request may be served from: segments of its pool, its stream and its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Domain {
-    pub(super) pool: (u64, u64),
-    pub(super) stream: u64,
-    pub(super) kind: SegmentKind,
+pub(crate) struct Domain {
+    pub(crate) pool: (u64, u64),
+    pub(crate) stream: u64,
+    pub(crate) kind: SegmentKind,
 }
 
 impl Domain {
-    pub(super) fn has(&self, segment: &Mapped) -> bool {
+    pub(crate) fn has(&self, segment: &Mapped) -> bool {
         self.pool == segment.pool && self.stream == segment.stream && self.kind == segment.kind
     }
 }
 
 /// A request that memory was wanted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// As asked for.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Of its block.
-    pub(super) block: u64,
+    pub(crate) block: u64,
     /// That the driver is asked for where no cached block fits.
-    pub(super) driver: u64,
-    pub(super) domain: Domain,
+    pub(crate) driver: u64,
+    pub(crate) domain: Domain,
 }
 
 impl Request {
-    pub(super) fn new(rules: &Rules, bytes: u64, stream: u64, pool: (u64, u64)) -> Self {
+    pub(crate) fn new(rules: &Rules, bytes: u64, stream: u64, pool: (u64, u64)) -> Self {
         let block = rules.block_bytes(bytes);
         let domain = Domain { pool, stream, kind: rules.kind(block) };
         Self { bytes, block, driver: rules.driver_bytes(block), domain }
@@ -41,17 +41,17 @@ impl Request {
 
 /// A free run of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Run {
-    pub(super) segment: Mapped,
-    pub(super) start: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Run {
+    pub(crate) segment: Mapped,
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
     /// Whether it is the whole segment.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl Run {
     /// Bytes of the whole pages in it.
-    pub(super) fn page_bytes(&self) -> u64 {
+    pub(crate) fn page_bytes(&self) -> u64 {
         let end = (self.start + self.bytes) / PAGE_BYTES * PAGE_BYTES;
         end.saturating_sub(self.start.next_multiple_of(PAGE_BYTES))
     }
@@ -59,13 +59,13 @@ impl Run {
 
 /// The free runs at a moment.
 #[derive(Clone, Debug)]
-pub(super) struct Space {
-    pub(super) runs: Vec<Run>,
+pub(crate) struct Space {
+    pub(crate) runs: Vec<Run>,
 }
 
 impl Space {
     /// What is free if those blocks are that `holds` is true for.
-    pub(super) fn of(memory: &Memory, holds: impl Fn(&Held) -> bool) -> Self {
+    pub(crate) fn of(memory: &Memory, holds: impl Fn(&Held) -> bool) -> Self {
         let mut runs = Vec::new();
         for (&address, &segment) in &memory.segments {
             let end = address + segment.bytes;
@@ -84,26 +84,26 @@ impl Space {
         Self { runs }
     }
 
-    pub(super) fn sum(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
+    pub(crate) fn sum(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
         self.runs.iter().filter(|run| wanted(run)).map(|run| run.bytes).sum()
     }
 
-    pub(super) fn largest(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
+    pub(crate) fn largest(&self, wanted: impl Fn(&Run) -> bool) -> u64 {
         self.runs.iter().filter(|run| wanted(run)).map(|run| run.bytes).max().unwrap_or(0)
     }
 
     /// Bytes of segments in which nothing is live, and that the allocator may return.
-    pub(super) fn returnable(&self) -> u64 {
+    pub(crate) fn returnable(&self) -> u64 {
         self.sum(|run| run.whole && run.segment.pool == (0, 0))
     }
 
     /// Bytes of whole pages that hold nothing: what mapping page by page could use anew.
-    pub(super) fn page_bytes(&self) -> u64 {
+    pub(crate) fn page_bytes(&self) -> u64 {
         self.runs.iter().filter(|run| run.segment.pool == (0, 0)).map(Run::page_bytes).sum()
     }
 
     /// Whether a request fits, in a run of its own domain or as a new segment, when the device has so much free.
-    pub(super) fn fits(&self, rules: &Rules, request: &Request, device_free: u64) -> bool {
+    pub(crate) fn fits(&self, rules: &Rules, request: &Request, device_free: u64) -> bool {
         let serves = |run: &Run| request.domain.has(&run.segment) && rules.may_serve(run.bytes, request.block);
         let pages = rules.expandable || rules.own;
         let returned = if pages { self.page_bytes() } else { self.returnable() };

@@ -14,7 +14,7 @@ use super::rules::MOST_BYTES;
 
 /// Which events a trace has of a free. Recorders can be told to leave kinds of events out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Frees {
+pub(crate) enum Frees {
     /// The request and the completion.
     Both,
     /// The request alone, which stands for the completion too.
@@ -24,7 +24,7 @@ pub(super) enum Frees {
 }
 
 impl Frees {
-    pub(super) fn of(device: &LoadedDevice) -> Self {
+    pub(crate) fn of(device: &LoadedDevice) -> Self {
         let trace = &device.trace;
         let has = |wanted| (0..trace.len()).any(|row| trace.action(row) == wanted);
         let waits = || {
@@ -56,15 +56,15 @@ fn completes_unasked(device: &LoadedDevice) -> bool {
 
 /// Sums before each event and, as the last entry, at the end.
 #[derive(Debug)]
-pub(super) struct Curves {
+pub(crate) struct Curves {
     /// Bytes of blocks that the program holds.
-    pub(super) live: Vec<u64>,
+    pub(crate) live: Vec<u64>,
     /// Bytes of blocks that were freed and wait.
-    pub(super) pending: Vec<u64>,
+    pub(crate) pending: Vec<u64>,
     /// Bytes of segments.
-    pub(super) reserved: Vec<u64>,
+    pub(crate) reserved: Vec<u64>,
     /// Sums that would have been negative: more came to be free, or was returned, than the trace explains.
-    pub(super) negative: u64,
+    pub(crate) negative: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -75,7 +75,7 @@ struct Sums {
 }
 
 impl Curves {
-    pub(super) fn of(device: &LoadedDevice, frees: Frees) -> Self {
+    pub(crate) fn of(device: &LoadedDevice, frees: Frees) -> Self {
         let trace = &device.trace;
         let mut sums = Self::at_the_end(device, frees);
         let length = trace.len() + 1;
@@ -119,7 +119,7 @@ impl Curves {
     }
 
     /// Bytes that are not free at a row: live and pending.
-    pub(super) fn active(&self, row: usize) -> u64 {
+    pub(crate) fn active(&self, row: usize) -> u64 {
         self.live[row].saturating_add(self.pending[row])
     }
 }

@@ -17,42 +17,42 @@ use super::rules::{MOST_BYTES, PAGE_BYTES, Rules};
 
 /// A segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Mapped {
-    pub(super) bytes: u64,
-    pub(super) stream: u64,
-    pub(super) pool: (u64, u64),
-    pub(super) kind: SegmentKind,
-    pub(super) expandable: bool,
+pub(crate) struct Mapped {
+    pub(crate) bytes: u64,
+    pub(crate) stream: u64,
+    pub(crate) pool: (u64, u64),
+    pub(crate) kind: SegmentKind,
+    pub(crate) expandable: bool,
 }
 
 /// A block that is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     /// As asked for.
-    pub(super) requested: u64,
+    pub(crate) requested: u64,
     /// As taken.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// Freed, and waiting.
-    pub(super) pending: bool,
-    pub(super) stack: StackId,
+    pub(crate) pending: bool,
+    pub(crate) stack: StackId,
     /// Row at which it was allocated, if that is in the trace.
-    pub(super) born: Option<u32>,
+    pub(crate) born: Option<u32>,
     /// Row at which its free was requested, if it is pending and that is in the trace.
-    pub(super) freed: Option<u32>,
+    pub(crate) freed: Option<u32>,
 }
 
 /// Segments and blocks at a moment.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Memory {
-    pub(super) segments: BTreeMap<u64, Mapped>,
-    pub(super) blocks: BTreeMap<u64, Held>,
+pub(crate) struct Memory {
+    pub(crate) segments: BTreeMap<u64, Mapped>,
+    pub(crate) blocks: BTreeMap<u64, Held>,
     /// Events and blocks that fit nothing.
-    pub(super) faults: u64,
+    pub(crate) faults: u64,
 }
 
 impl Memory {
     /// Memory before an event; at the end if the row is the number of events.
-    pub(super) fn before(device: &LoadedDevice, rules: &Rules, frees: Frees, row: usize) -> Self {
+    pub(crate) fn before(device: &LoadedDevice, rules: &Rules, frees: Frees, row: usize) -> Self {
         let mut memory = Self::at_the_end(device);
         for row in (row..device.trace.len()).rev() {
             memory.undo(device, rules, frees, row);
@@ -101,7 +101,7 @@ impl Memory {
     }
 
     /// The segment that holds an address, and where it begins.
-    pub(super) fn segment_at(&self, address: u64) -> Option<(u64, Mapped)> {
+    pub(crate) fn segment_at(&self, address: u64) -> Option<(u64, Mapped)> {
         let (&start, &mapped) = self.segments.range(..=address).next_back()?;
         (address - start < mapped.bytes).then_some((start, mapped))
     }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 use super::memory::{Held, Memory};
-use super::verdict::SiteBytes;
+use super::{SiteBytes, size};
 
 /// Most frames of a stack that are told.
 const TOLD_FRAMES: usize = 12;
@@ -17,19 +17,19 @@ const TOLD_FRAMES: usize = 12;
 const MOST_STACKS: usize = 1000;
 
 /// What stacks are grouped by: without one the size stands in for it.
-pub(super) type Key = (StackId, u64);
+pub(crate) type Key = (StackId, u64);
 
-pub(super) fn key(held: &Held) -> Key {
+pub(crate) fn key(held: &Held) -> Key {
     (held.stack, if held.stack == StackId::EMPTY { held.requested } else { 0 })
 }
 
 /// A stack with its bytes.
-pub(super) fn site(loaded: &Loaded, (stack, size): Key, bytes: u64, blocks: u64) -> SiteBytes {
+pub(crate) fn site(loaded: &Loaded, (stack, requested): Key, bytes: u64, blocks: u64) -> SiteBytes {
     let frames: Vec<_> = loaded.symbols.stack(stack).collect();
     let chosen = frames.iter().find(|&&frame| is_own(loaded, frame)).or(frames.first());
     let site = match chosen {
         Some(&frame) => line(loaded, frame),
-        None => format!("blocks of {}, no stack recorded", super::size(size)),
+        None => format!("blocks of {}, no stack recorded", size(requested)),
     };
     let stack = frames.iter().take(TOLD_FRAMES).map(|&frame| line(loaded, frame)).collect();
     SiteBytes { site, stack, phase: phase(loaded, &frames), bytes, blocks }
@@ -83,13 +83,13 @@ fn phase(loaded: &Loaded, frames: &[FrameId]) -> Option<&'static str> {
 const STATE: &[&str] = &["/optim/", "_init_group", "_init_optim_state", "exp_avg", "Optimizer.step", "optimizer.step"];
 
 /// Whether a phase is that of an optimizer or another maker of state.
-pub(super) fn makes_state(site: &SiteBytes) -> bool {
+pub(crate) fn makes_state(site: &SiteBytes) -> bool {
     site.phase == Some("optimizer step")
         || site.stack.iter().any(|line| line.contains("cublas") || line.contains("cudnn") || line.contains("Workspace"))
 }
 
 /// The blocks that are wanted, by stack; the most bytes first.
-pub(super) fn by_stack(memory: &Memory, wanted: impl Fn(&Held) -> bool) -> Vec<(Key, u64, u64)> {
+pub(crate) fn by_stack(memory: &Memory, wanted: impl Fn(&Held) -> bool) -> Vec<(Key, u64, u64)> {
     let mut sums: BTreeMap<Key, (u64, u64)> = BTreeMap::new();
     for held in memory.blocks.values().filter(|held| wanted(held)) {
         let sum = sums.entry(key(held)).or_default();
@@ -102,7 +102,7 @@ pub(super) fn by_stack(memory: &Memory, wanted: impl Fn(&Held) -> bool) -> Vec<(
 }
 
 /// The sites with the most bytes. Stacks that share their line are one site, with the stack of the largest.
-pub(super) fn top(loaded: &Loaded, memory: &Memory, count: usize, wanted: impl Fn(&Held) -> bool) -> Vec<SiteBytes> {
+pub(crate) fn top(loaded: &Loaded, memory: &Memory, count: usize, wanted: impl Fn(&Held) -> bool) -> Vec<SiteBytes> {
     let mut sites: Vec<SiteBytes> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     for (key, bytes, blocks) in by_stack(memory, wanted).into_iter().take(MOST_STACKS) {

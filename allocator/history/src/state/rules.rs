@@ -13,31 +13,31 @@ const BLOCK_BYTES: u64 = 512;
 /// Largest block that comes from a small segment, bytes.
 const SMALL_BYTES: u64 = 1 << 20;
 /// Bytes of a small segment, and the unit of large ones; the unit of mapped pages too.
-pub(super) const PAGE_BYTES: u64 = 2 << 20;
+pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 /// Blocks below this come from a segment of [`LARGE_SEGMENT_BYTES`].
 const MID_BYTES: u64 = 10 << 20;
 /// Bytes of the segments that several large blocks share.
 const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 /// No size is taken to be more than this.
-pub(super) const MOST_BYTES: u64 = 1 << 50;
+pub(crate) const MOST_BYTES: u64 = 1 << 50;
 
 /// The rules of one snapshot.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     /// Whether this project's allocator wrote it, which maps pages and has no segment sizes.
-    pub(super) own: bool,
+    pub(crate) own: bool,
     /// Whether segments grow by mapping pages.
-    pub(super) expandable: bool,
+    pub(crate) expandable: bool,
     /// Blocks of this size or more are neither split nor given to smaller requests, bytes.
-    pub(super) max_split_bytes: Option<u64>,
+    pub(crate) max_split_bytes: Option<u64>,
     /// Part of the memory at which cached segments are returned, 0 for never.
-    pub(super) gc_threshold: f64,
+    pub(crate) gc_threshold: f64,
     /// Divisions of a power of two that requests are rounded to, by the size in MiB from which they hold, ascending.
     divisions: Vec<(u64, u64)>,
 }
 
 impl Rules {
-    pub(super) fn of(loaded: &Loaded) -> Self {
+    pub(crate) fn of(loaded: &Loaded) -> Self {
         let int = |name| match loaded.setting(name) {
             Some(&Setting::Int(value)) => u64::try_from(value).ok(),
             _ => None,
@@ -63,7 +63,7 @@ impl Rules {
     }
 
     /// Bytes of the block for a request.
-    pub(super) fn block_bytes(&self, requested: u64) -> u64 {
+    pub(crate) fn block_bytes(&self, requested: u64) -> u64 {
         let bytes = requested.clamp(1, MOST_BYTES);
         let mib = (bytes >> 20).max(1);
         if let Some(&(_, count)) = self.divisions.iter().rev().find(|&&(from, _)| from <= mib)
@@ -77,7 +77,7 @@ impl Rules {
     }
 
     /// Bytes that the driver is asked for when no cached block fits.
-    pub(super) fn driver_bytes(&self, block: u64) -> u64 {
+    pub(crate) fn driver_bytes(&self, block: u64) -> u64 {
         let by_pages = self.own || self.expandable;
         if block <= SMALL_BYTES {
             PAGE_BYTES
@@ -89,13 +89,13 @@ impl Rules {
     }
 
     /// Which segments serve a block.
-    pub(super) fn kind(&self, block: u64) -> SegmentKind {
+    pub(crate) fn kind(&self, block: u64) -> SegmentKind {
         // This project's allocator keeps them apart by address, not by kind.
         if block <= SMALL_BYTES && !self.own { SegmentKind::Small } else { SegmentKind::Large }
     }
 
     /// Whether a free run may serve a block: blocks above the largest split size are kept for requests like them.
-    pub(super) fn may_serve(&self, run: u64, block: u64) -> bool {
+    pub(crate) fn may_serve(&self, run: u64, block: u64) -> bool {
         let Some(limit) = self.max_split_bytes else { return true };
         let run_is_oversize = run >= limit;
         if block < limit { !run_is_oversize } else { run < block.saturating_add(LARGE_SEGMENT_BYTES) }
