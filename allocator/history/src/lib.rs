@@ -16,6 +16,9 @@
 //!
 //! **The analyser** (feature `why`) says why memory ran out, with the bytes.
 //!
+//! **Looking into snapshots** (feature `inspect`): memory at any moment, two runs beside each other, smaller and mended
+//! files.
+//!
 //! This crate knows no device and no allocator, only integers.
 //!
 #![cfg_attr(feature = "viewer", doc = "```")]
@@ -50,6 +53,8 @@ mod span;
 mod check;
 #[cfg(feature = "snapshot")]
 mod convert;
+#[cfg(feature = "inspect")]
+pub mod inspect;
 #[cfg(feature = "snapshot")]
 mod layout;
 #[cfg(feature = "snapshot")]

@@ -111,6 +111,8 @@ words! {
 
 pub(crate) struct Pickle<W> {
     out: W,
+    /// Largest number that may be written.
+    most: u64,
     memos: u32,
     words: [Option<Memo>; Word::COUNT],
 }
@@ -121,7 +123,13 @@ impl<W: Write> Pickle<W> {
     /// Begins a pickle.
     pub(crate) fn begin(mut out: W) -> Result<Self, WriteError> {
         out.write_all(&[0x80, 4])?;
-        Ok(Self { out, memos: 0, words: [None; Word::COUNT] })
+        Ok(Self { out, most: NUMBER_LIMIT - 1, memos: 0, words: [None; Word::COUNT] })
+    }
+
+    /// Begins a pickle with numbers that others have chosen: also those that a double does not hold.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn begin_with_any_number(out: W) -> Result<Self, WriteError> {
+        Ok(Self { most: u64::MAX, ..Self::begin(out)? })
     }
 
     /// Ends it. The one value must have been written.
@@ -140,10 +148,10 @@ impl<W: Write> Pickle<W> {
     }
 
     pub(crate) fn unsigned(&mut self, value: u64) -> Written {
-        if value >= NUMBER_LIMIT {
+        if value > self.most {
             return Err(WriteError::NumberTooLarge(value));
         }
-        let bytes = value.to_le_bytes();
+        let bytes = u128::from(value).to_le_bytes();
         match value {
             0..=0xff => self.out.write_all(&[b'K', bytes[0]])?,
             0x100..=0xffff => self.out.write_all(&[b'M', bytes[0], bytes[1]])?,
@@ -154,7 +162,7 @@ impl<W: Write> Pickle<W> {
             _ => {
                 // One bit more than the number has, for the sign.
                 let length = (64 - value.leading_zeros()) as usize / 8 + 1;
-                self.out.write_all(&[0x8a, u8::try_from(length).expect("at most 8")])?;
+                self.out.write_all(&[0x8a, u8::try_from(length).expect("at most 9")])?;
                 self.out.write_all(&bytes[..length])?;
             }
         }
@@ -168,7 +176,7 @@ impl<W: Write> Pickle<W> {
                 self.out.write_all(b"J")?;
                 Ok(self.out.write_all(&value.to_le_bytes())?)
             }
-            _ if value.unsigned_abs() < NUMBER_LIMIT => {
+            _ if value.unsigned_abs() <= self.most => {
                 self.out.write_all(&[0x8a, 8])?;
                 Ok(self.out.write_all(&value.to_le_bytes())?)
             }
@@ -231,6 +239,18 @@ impl<W: Write> Pickle<W> {
     pub(crate) fn end_dict(&mut self) -> Written {
         Ok(self.out.write_all(b"u")?)
     }
+
+    /// A dictionary without entries, for [`set_item`](Self::set_item) to add to.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn empty_dict(&mut self) -> Written {
+        Ok(self.out.write_all(b"}")?)
+    }
+
+    /// Adds the key and the value written last to the dictionary below them.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn set_item(&mut self) -> Written {
+        Ok(self.out.write_all(b"s")?)
+    }
 }
 
 /// A list of any length, written by `item`, which gets the pickle out of `sink`.
@@ -290,6 +310,17 @@ mod tests {
         let mut pickle = Pickle::begin(Vec::new()).expect("memory does not fail");
         assert!(matches!(pickle.unsigned(1 << 53), Err(WriteError::NumberTooLarge(_))));
         assert!(matches!(pickle.signed(i64::MIN), Err(WriteError::NumberTooLarge(_))));
+    }
+
+    #[cfg(feature = "inspect")]
+    #[test]
+    fn numbers_of_others_are_written_whole() {
+        let mut pickle = Pickle::begin_with_any_number(Vec::new()).expect("memory does not fail");
+        pickle.unsigned(u64::MAX).expect("any number");
+        pickle.signed(i64::MIN).expect("any number");
+        let bytes = pickle.end().expect("memory does not fail");
+        let expected = [&[0x8a, 9][..], &[0xff; 8], &[0], &[0x8a, 8], &i64::MIN.to_le_bytes(), b"."].concat();
+        assert_eq!(bytes[2..], expected);
     }
 
     #[test]

@@ -30,26 +30,46 @@ impl Snapshot {
     /// # Errors
     /// If it cannot be written (see [`write_to`](Self::write_to)), or the file cannot be made or renamed.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
-        let path = path.as_ref();
-        let fail = |source: WriteError| SaveError { path: path.to_owned(), source };
-        let beside = name_beside(path).map_err(|error| fail(error.into()))?;
-        self.write_and_rename(&beside, path).map_err(|error| {
-            // The first error is the one to report; the file may never have been made.
-            let _ = fs::remove_file(&beside);
-            fail(error)
-        })
+        save(path.as_ref(), |file| self.write_to(file))
     }
+}
 
-    fn write_and_rename(&self, beside: &Path, path: &Path) -> Result<(), WriteError> {
-        let file = File::create_new(beside)?;
-        self.write_to(BufWriter::with_capacity(BUFFER_BYTES, &file))?;
-        file.sync_all()?;
-        drop(file);
-        fs::rename(beside, path)?;
-        // If this fails the new file is there all the same; only a crash right now could bring the old one back.
-        let _ = sync_folder(path);
-        Ok(())
+#[cfg(feature = "inspect")]
+impl crate::read::Loaded {
+    /// Saves it at `path` as a pickle of protocol 4, whole or not at all, in place of what was there.
+    ///
+    /// # Errors
+    /// If the file cannot be made, written or renamed.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SaveError> {
+        save(path.as_ref(), |file| self.write_to(file))
     }
+}
+
+type Buffered<'a> = BufWriter<&'a File>;
+
+fn save(path: &Path, write: impl FnOnce(Buffered<'_>) -> Result<(), WriteError>) -> Result<(), SaveError> {
+    let fail = |source: WriteError| SaveError { path: path.to_owned(), source };
+    let beside = name_beside(path).map_err(|error| fail(error.into()))?;
+    write_and_rename(write, &beside, path).map_err(|error| {
+        // The first error is the one to report; the file may never have been made.
+        let _ = fs::remove_file(&beside);
+        fail(error)
+    })
+}
+
+fn write_and_rename(
+    write: impl FnOnce(Buffered<'_>) -> Result<(), WriteError>,
+    beside: &Path,
+    path: &Path,
+) -> Result<(), WriteError> {
+    let file = File::create_new(beside)?;
+    write(BufWriter::with_capacity(BUFFER_BYTES, &file))?;
+    file.sync_all()?;
+    drop(file);
+    fs::rename(beside, path)?;
+    // If this fails the new file is there all the same; only a crash right now could bring the old one back.
+    let _ = sync_folder(path);
+    Ok(())
 }
 
 /// A name in the folder of `path` that no other save uses.

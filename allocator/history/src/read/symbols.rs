@@ -27,6 +27,11 @@ impl TextId {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+
+    #[cfg(feature = "inspect")]
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
 }
 
 impl FrameId {
@@ -173,6 +178,30 @@ impl Symbols {
         self.begin_stack();
         frames.into_iter().for_each(|frame| self.push_frame(frame));
         self.end_stack()
+    }
+}
+
+#[cfg(feature = "inspect")]
+impl crate::write::Table for Symbols {
+    fn counts(&self) -> [usize; 3] {
+        [self.texts(), self.frames(), self.stacks()]
+    }
+
+    fn frames_of(&self, stack: StackId) -> Option<impl Iterator<Item = u32>> {
+        ((stack.0 as usize) < self.stacks()).then(|| self.stack(stack).map(|frame| frame.0))
+    }
+
+    fn frame_texts(&self, frame: u32) -> crate::write::FrameTexts {
+        let parts = self.frame(FrameId(frame));
+        crate::write::FrameTexts { name: parts.name.0, filename: parts.filename.0, line: parts.line }
+    }
+
+    fn more_of(&self, frame: u32) -> impl Iterator<Item = (u32, u32)> {
+        self.frame_extras(FrameId(frame)).map(|(key, text)| (key.0, text.0))
+    }
+
+    fn text_of(&self, text: u32) -> &str {
+        self.text(TextId(text))
     }
 }
 

@@ -265,6 +265,29 @@ impl Trace {
         self.no_time.0.is_empty()
     }
 
+    /// Whether the event of a row has a time.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn has_time(&self, row: usize) -> bool {
+        self.no_time.get(row).is_none()
+    }
+
+    /// The texts of all events, as often as events have them.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn texts(&self) -> impl Iterator<Item = TextId> {
+        let actions = (0..self.len()).map(|row| self.action(row).text());
+        let attached = [&self.compile_context, &self.user_metadata, &self.internal_metadata, &self.category];
+        actions.chain(attached.into_iter().flat_map(|column| column.0.iter().map(|&(_, text)| text)))
+    }
+
+    /// A trace of some of the rows.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn part(&self, rows: Range<usize>) -> Trace {
+        let number = |row: usize| u32::try_from(row).expect("rows are below 2^32");
+        let mut part = Trace { others: self.others.clone(), ..Trace::default() };
+        part.extend(self, &(number(rows.start)..number(rows.end)));
+        part
+    }
+
     /// Bytes that the block takes, if known (`rounded_size`; only this project's recorder writes it).
     #[must_use]
     pub fn rounded_bytes(&self, row: usize) -> Option<u64> {

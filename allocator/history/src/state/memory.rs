@@ -106,6 +106,13 @@ impl Memory {
         (address - start < mapped.bytes).then_some((start, mapped))
     }
 
+    /// The last segment that shares a byte with a range.
+    #[cfg(feature = "inspect")]
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> Option<(u64, Mapped)> {
+        let (&address, &mapped) = self.segments.range(..end).next_back()?;
+        (address + mapped.bytes > start && start < end).then_some((address, mapped))
+    }
+
     fn add_block(&mut self, address: u64, held: Held) {
         let inside = self.segment_at(address).is_some_and(|(start, mapped)| {
             address.checked_add(held.bytes).is_some_and(|end| end <= start + mapped.bytes)
@@ -134,19 +141,19 @@ impl Memory {
             (EventAction::FreeRequested | EventAction::FreeCompleted | EventAction::Free, _) => {
                 self.add_block(address, held(false));
             }
-            (EventAction::SegmentAlloc | EventAction::SegmentMap, _) => self.undo_map(address, bytes),
+            (EventAction::SegmentAlloc | EventAction::SegmentMap, _) => self.take_range(address, bytes),
             (EventAction::SegmentFree | EventAction::SegmentUnmap, _) => {
                 let kind = if bytes == PAGE_BYTES { SegmentKind::Small } else { SegmentKind::Large };
                 let expandable = action == EventAction::SegmentUnmap;
                 let (stream, pool) = (trace.streams()[row], trace.pool(row));
-                self.undo_unmap(address, Mapped { bytes, stream, pool, kind, expandable });
+                self.give_range(address, Mapped { bytes, stream, pool, kind, expandable });
             }
             _ => {}
         }
     }
 
-    /// Takes a range away from the segments. Blocks in it are lost: nothing can have been there before.
-    fn undo_map(&mut self, address: u64, bytes: u64) {
+    /// Takes a range away from the segments. Blocks in it are lost: nothing can be there.
+    pub(crate) fn take_range(&mut self, address: u64, bytes: u64) {
         let Some((start, mapped)) = self.segment_at(address) else {
             self.faults += 1;
             return;
@@ -167,8 +174,8 @@ impl Memory {
         }
     }
 
-    /// Gives a range back to the segments; a mapped one joins its neighbours.
-    fn undo_unmap(&mut self, address: u64, mut mapped: Mapped) {
+    /// Gives a range to the segments; a mapped one joins its neighbours.
+    pub(crate) fn give_range(&mut self, address: u64, mut mapped: Mapped) {
         let before = self.segments.range(..address).next_back().map(|(&start, &before)| (start, before));
         let before = before.filter(|(start, before)| start + before.bytes == address);
         let after = address.checked_add(mapped.bytes).and_then(|end| Some((end, *self.segments.get(&end)?)));
@@ -226,7 +233,7 @@ impl Memory {
     }
 
     /// Cuts blocks that would overlap the next one or the end of their segment: rounding is a rule, not a fact.
-    fn fit_blocks(&mut self) {
+    pub(crate) fn fit_blocks(&mut self) {
         let mut cut = Vec::new();
         let mut next: Option<u64> = None;
         for (&address, block) in self.blocks.iter().rev() {

@@ -35,7 +35,7 @@ pub(crate) fn site(loaded: &Loaded, (stack, requested): Key, bytes: u64, blocks:
     SiteBytes { site, stack, phase: phase(loaded, &frames), bytes, blocks }
 }
 
-fn line(loaded: &Loaded, frame: FrameId) -> String {
+pub(crate) fn line(loaded: &Loaded, frame: FrameId) -> String {
     let parts = loaded.symbols.frame(frame);
     let (name, file) = (loaded.symbols.text(parts.name), loaded.symbols.text(parts.filename));
     match (file, name) {

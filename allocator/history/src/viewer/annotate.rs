@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    ViewerError,
+    ViewerError, Violations,
     value::{DictId, Heap, ListId, TextId, Value},
 };
 
@@ -20,6 +20,8 @@ const NO_STREAM: u64 = u64::MAX;
 pub(super) struct Loaded {
     pub(super) devices: Vec<Device>,
     pub(super) ignored_segments: usize,
+    /// Whether nothing that is wrong was left out.
+    pub(super) is_whole: bool,
 }
 
 #[derive(Default)]
@@ -68,28 +70,43 @@ pub(super) struct Block {
 
 type Result<T> = std::result::Result<T, ViewerError>;
 
-/// Takes the snapshot `top` apart, which may stand for `budget` events and blocks at most.
-pub(super) fn annotate(heap: &Heap, top: Value, budget: usize) -> Result<Loaded> {
-    let mut reader = Reader::new(heap, budget);
+/// Takes the snapshot `top` apart, which may stand for `budget` events and blocks at most. Events and segments that are
+/// wrong are left out, and told in `violations`.
+pub(super) fn annotate(heap: &Heap, top: Value, budget: usize, violations: &mut Violations) -> Result<Loaded> {
+    let known = violations.count();
+    let mut reader = Reader::new(heap, budget, violations);
     let top = reader.dict(top, &Place::File)?;
-    let mut loaded = Loaded { devices: Vec::new(), ignored_segments: 0 };
-    for (device, &trace) in reader.items(top, "device_traces", &Place::File)?.iter().enumerate() {
-        let Value::List(trace) = trace else {
-            return Err(Place::Trace(device).needs("device_traces", "a list of lists"));
+    let mut loaded = Loaded { devices: Vec::new(), ignored_segments: 0, is_whole: true };
+    let traces = reader.items(top, "device_traces", &Place::File);
+    for (device, &trace) in reader.good(traces)?.unwrap_or_default().iter().enumerate() {
+        let trace = match trace {
+            Value::List(trace) => Ok(trace),
+            _ => Err(Place::Trace(device).needs("device_traces", "a list of lists")),
         };
-        loaded.devices.push(Device { events: reader.trace(trace, device)?, segments: Vec::new() });
+        let events = match reader.good(trace)? {
+            Some(trace) => reader.trace(trace, device)?,
+            None => Vec::new(),
+        };
+        loaded.devices.push(Device { events, segments: Vec::new() });
     }
     if reader.streams.len() == 1 {
         loaded.devices.iter_mut().flat_map(|device| &mut device.events).for_each(|event| event.stream = NO_STREAM);
     }
-    for (index, &segment) in reader.items(top, "segments", &Place::File)?.iter().enumerate() {
-        let (device, segment) = reader.segment(segment, index)?;
+    let segments = reader.items(top, "segments", &Place::File);
+    for (index, &segment) in reader.good(segments)?.unwrap_or_default().iter().enumerate() {
+        let segment = reader.segment(segment, index);
+        let Some((device, segment)) = reader.good(segment)? else { continue };
         match device.and_then(|device| loaded.devices.get_mut(device)) {
             Some(device) => device.segments.push(segment),
             None => loaded.ignored_segments += 1,
         }
     }
-    if reader.some_category && !reader.unknown_category { Err(ViewerError::Categories) } else { Ok(loaded) }
+    let wrong_categories = reader.some_category && !reader.unknown_category;
+    loaded.is_whole = violations.count() == known;
+    if wrong_categories {
+        violations.add(ViewerError::Categories);
+    }
+    Ok(loaded)
 }
 
 /// Where in a snapshot something is, for errors.
@@ -131,6 +148,7 @@ struct Reader<'a> {
     unknown_category: bool,
     /// Events and blocks that may still come.
     budget: usize,
+    violations: &'a mut Violations,
 }
 
 /// Every key that the viewer reads.
@@ -156,7 +174,7 @@ const KEYS: [&str; 18] = [
 ];
 
 impl<'a> Reader<'a> {
-    fn new(heap: &'a Heap, budget: usize) -> Self {
+    fn new(heap: &'a Heap, budget: usize, violations: &'a mut Violations) -> Self {
         Self {
             heap,
             keys: KEYS.iter().filter_map(|&key| Some((key, heap.key(key)?))).collect(),
@@ -165,6 +183,19 @@ impl<'a> Reader<'a> {
             some_category: false,
             unknown_category: false,
             budget,
+            violations,
+        }
+    }
+
+    /// What is right. What is wrong is told, and is an error only if nothing more can be said of the file.
+    fn good<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(ViewerError::Inflated) => Err(ViewerError::Inflated),
+            Err(violation) => {
+                self.violations.add(violation);
+                Ok(None)
+            }
         }
     }
 
@@ -240,8 +271,8 @@ impl<'a> Reader<'a> {
         self.spend(self.heap.list(trace).len())?;
         for (index, &event) in self.heap.list(trace).iter().enumerate() {
             let place = Place::Event(index, device);
-            let dict = self.dict(event, &place)?;
-            let event = self.event(dict, &place)?;
+            let event = self.dict(event, &place).and_then(|dict| Ok((dict, self.event(dict, &place)?)));
+            let Some((dict, event)) = self.good(event)? else { continue };
             if event.kind == Kind::FreeCompleted
                 && let Some(last) = events.last_mut()
                 && last.kind == Kind::FreeRequested

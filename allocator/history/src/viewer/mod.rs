@@ -3,7 +3,7 @@
 //! [`check`] does what the viewer's page does with a file, in the same steps and with the same tolerance: it unpickles
 //! it with the same few opcodes (`unpickle`), numbers streams and joins frees (`annotate`), draws the timeline
 //! (`timeline`) and goes back through the allocator's states (`states`). Where the page would throw, or would draw
-//! something false without saying so, there is an error here.
+//! something false without saying so, there is an error here. [`check_all`] goes on and finds all of them.
 //!
 //! Files come from anywhere, so nothing here panics or recurses, whatever the bytes, and memory stays within a small
 //! multiple of the file's size.
@@ -111,17 +111,66 @@ pub enum ViewerError {
     },
 }
 
+/// Everything that keeps the viewer from showing a file as it is.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[non_exhaustive]
+pub struct Violations {
+    /// What is wrong, in the order in which the viewer would come upon it; at most 1,000.
+    pub list: Vec<ViewerError>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+/// Most violations that are kept.
+const MOST_VIOLATIONS: usize = 1000;
+
+impl Violations {
+    fn add(&mut self, violation: ViewerError) {
+        if self.list.len() < MOST_VIOLATIONS { self.list.push(violation) } else { self.more += 1 }
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.list.len() as u64 + self.more
+    }
+}
+
 /// Loads a file as the viewer would.
 ///
 /// # Errors
 /// The first thing at which the viewer would stop, or show something false.
 pub fn check(bytes: &[u8]) -> Result<ViewerSummary, ViewerError> {
-    let (heap, top) = unpickle::unpickle(bytes)?;
-    let loaded = annotate::annotate(&heap, top, bytes.len())?;
+    check_all(bytes).map_err(|violations| violations.list.into_iter().next().expect("there is one"))
+}
+
+/// Loads a file as the viewer would, but goes on where it would stop, as far as that makes sense: an event or a segment
+/// that is wrong is left out, and states are only gone through if none was.
+///
+/// # Errors
+/// All that [`check`] finds one of.
+pub fn check_all(bytes: &[u8]) -> Result<ViewerSummary, Violations> {
+    let mut violations = Violations::default();
+    match load(bytes, &mut violations) {
+        Ok(summary) if violations.list.is_empty() => Ok(summary),
+        Ok(_) => Err(violations),
+        Err(last) => {
+            violations.add(last);
+            Err(violations)
+        }
+    }
+}
+
+/// Loads a file; the error is what cannot be gone on after.
+fn load(bytes: &[u8], violations: &mut Violations) -> Result<ViewerSummary, ViewerError> {
+    let (heap, top) = unpickle::unpickle(bytes, violations)?;
+    let loaded = annotate::annotate(&heap, top, bytes.len(), violations)?;
     let mut summary = ViewerSummary { ignored_segments: loaded.ignored_segments, ..ViewerSummary::default() };
     for (index, device) in loaded.devices.iter().enumerate() {
         let timeline = timeline::draw(device);
-        states::draw(index, device)?;
+        if loaded.is_whole {
+            states::draw(index, device, violations);
+        }
         summary.devices += usize::from(!device.events.is_empty() || !device.segments.is_empty());
         summary.segments += device.segments.len();
         summary.blocks += device.segments.iter().map(|segment| segment.blocks.len()).sum::<usize>();

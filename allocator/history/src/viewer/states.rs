@@ -4,7 +4,7 @@
 //! block has no segment to be drawn in, or if something that must be there is not; here every event is tried.
 
 use super::{
-    ViewerError,
+    ViewerError, Violations,
     annotate::{Device, Event, Kind},
 };
 use crate::{
@@ -12,21 +12,23 @@ use crate::{
     replay::{Replay, Run},
 };
 
-pub(super) fn draw(index: usize, device: &Device) -> Result<(), ViewerError> {
+pub(super) fn draw(index: usize, device: &Device, violations: &mut Violations) {
     let mut replay = Replay::default();
-    let fails = |place: String| move |fault| ViewerError::State { device: index, place, fault };
+    let mut note = |place: &dyn Fn() -> String, result: Result<(), ReplayFault>| {
+        if let Err(fault) = result {
+            violations.add(ViewerError::State { device: index, place: place(), fault });
+        }
+    };
     for segment in &device.segments {
         let run = Run { bytes: segment.bytes, stream: segment.stream };
-        let place = format!("the segment at {:#x}", segment.address);
-        replay.add_segment(segment.address, run).map_err(fails(place))?;
+        note(&|| format!("the segment at {:#x}", segment.address), replay.add_segment(segment.address, run));
     }
     for block in device.segments.iter().flat_map(|segment| &segment.blocks) {
-        replay.add_block(block.address, block.bytes).map_err(fails(format!("the block at {:#x}", block.address)))?;
+        note(&|| format!("the block at {:#x}", block.address), replay.add_block(block.address, block.bytes));
     }
     for (number, event) in device.events.iter().enumerate().rev() {
-        undo(&mut replay, event).map_err(|fault| fails(format!("event {number}"))(fault))?;
+        note(&|| format!("event {number}"), undo(&mut replay, event));
     }
-    Ok(())
 }
 
 fn undo(replay: &mut Replay, event: &Event) -> Result<(), ReplayFault> {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    ViewerError,
+    ViewerError, Violations,
     value::{DictId, Heap, ListId, Value},
 };
 use crate::scan::{Op, Scanner};
@@ -21,8 +21,8 @@ const EXACT_LIMIT: u64 = 1 << 53;
 
 type Unpickled<T> = Result<T, ViewerError>;
 
-/// The value of a pickle, and the heap that it refers to.
-pub(super) fn unpickle(bytes: &[u8]) -> Unpickled<(Heap, Value)> {
+/// The value of a pickle, and the heap that it refers to. What can be gone on after is told in `violations`.
+pub(super) fn unpickle(bytes: &[u8], violations: &mut Violations) -> Unpickled<(Heap, Value)> {
     if bytes.len() > MAX_FILE_BYTES {
         return Err(ViewerError::Malformed { offset: 0, needs: "a file below 4 GiB" });
     }
@@ -34,6 +34,7 @@ pub(super) fn unpickle(bytes: &[u8]) -> Unpickled<(Heap, Value)> {
         memo: BTreeMap::new(),
         next_memo: 0,
         heap: Heap::default(),
+        violations,
     };
     loop {
         match machine.next()? {
@@ -59,6 +60,7 @@ struct Machine<'a> {
     memo: BTreeMap<u32, Value>,
     next_memo: u32,
     heap: Heap,
+    violations: &'a mut Violations,
 }
 
 impl<'a> Machine<'a> {
@@ -74,15 +76,17 @@ impl<'a> Machine<'a> {
     fn step(&mut self, op: Op<'_>) -> Unpickled<()> {
         match op {
             Op::Protocol(version) if !(2..=4).contains(&version) => {
-                return Err(ViewerError::Protocol { version, offset: self.opcode_at });
+                self.violations.add(ViewerError::Protocol { version, offset: self.opcode_at });
             }
             Op::Mark => self.marks.push(self.stack.len()),
             Op::None => self.stack.push(Value::None),
             Op::Bool(value) => self.stack.push(Value::Bool(value)),
-            Op::Int(value) if value.unsigned_abs() >= EXACT_LIMIT => {
-                return Err(ViewerError::Inexact { offset: self.opcode_at });
+            Op::Int(value) => {
+                if value.unsigned_abs() >= EXACT_LIMIT {
+                    self.violations.add(ViewerError::Inexact { offset: self.opcode_at });
+                }
+                self.stack.push(Value::Int(value));
             }
-            Op::Int(value) => self.stack.push(Value::Int(value)),
             Op::Long(_) => self.stack.push(Value::BigInt),
             Op::Float(value) => self.stack.push(Value::Float(value)),
             Op::Text(bytes) => {
@@ -146,7 +150,7 @@ impl<'a> Machine<'a> {
         let mark = self.mark()?;
         let items = self.stack.split_off(mark);
         if items.len() > MAX_ARGUMENTS {
-            return Err(ViewerError::TooManyAtOnce { offset: self.opcode_at, items: items.len() });
+            self.violations.add(ViewerError::TooManyAtOnce { offset: self.opcode_at, items: items.len() });
         }
         let list = self.list_at_top()?;
         self.heap.push(list, items);
@@ -216,8 +220,15 @@ impl<'a> Machine<'a> {
 mod tests {
     use super::*;
 
+    /// The value, or the first thing that is wrong.
     fn value(bytes: &[u8]) -> Unpickled<Value> {
-        unpickle(bytes).map(|(_, value)| value)
+        whole(bytes).map(|(_, value)| value)
+    }
+
+    fn whole(bytes: &[u8]) -> Unpickled<(Heap, Value)> {
+        let mut violations = Violations::default();
+        let result = unpickle(bytes, &mut violations);
+        violations.list.into_iter().next().map_or(result, Err)
     }
 
     #[test]
@@ -236,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_list_used_twice_is_one_list() {
-        let (heap, top) = unpickle(b"](]\x94h\x00e.").expect("well formed");
+        let (heap, top) = whole(b"](]\x94h\x00e.").expect("well formed");
         let Value::List(top) = top else { panic!("a list") };
         let &[first, second] = heap.list(top) else { panic!("two items") };
         assert_eq!(first, second);
@@ -244,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_list_may_hold_itself() {
-        let (heap, top) = unpickle(b"]\x94h\x00a.").expect("well formed");
+        let (heap, top) = whole(b"]\x94h\x00a.").expect("well formed");
         let Value::List(list) = top else { panic!("a list") };
         assert_eq!(heap.list(list), [top]);
     }

@@ -1,6 +1,6 @@
 //! What the viewer needs of a file that another program wrote, and what it puts up with.
 
-use highwater_history::viewer::{ViewerError, ViewerSummary, check};
+use highwater_history::viewer::{ViewerError, ViewerSummary, check, check_all};
 
 /// Values, as pickles without an end.
 fn text(text: &str) -> Vec<u8> {
@@ -129,4 +129,37 @@ fn one_trace_for_many_devices_is_not_multiplied() {
     }
     bytes.extend(b"eu.");
     assert_eq!(check(&bytes), Err(ViewerError::Inflated));
+}
+
+#[test]
+fn all_that_is_wrong_is_found_and_the_first_of_it_is_what_the_viewer_meets() {
+    let wrong = [
+        event("alloc", &[("frames", text("none"))]),
+        dict(&[("action", text("alloc")), ("addr", int(1))]),
+        event("alloc", &[]),
+    ];
+    let mut bytes = file(&[segment(&[("device", int(0))]), one_block("active_allocated")], &wrong);
+    bytes[1] = 5;
+    let found = check_all(&bytes).expect_err("it is wrong");
+    let lines: Vec<_> = found.list.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        lines,
+        [
+            "pickle protocol 5 at byte 0; the viewer reads 2 to 4",
+            "event 0 of device 0 needs frames as a list",
+            "event 1 of device 0 needs size as an integer",
+            "segment 0 needs blocks as a list",
+        ]
+    );
+    assert_eq!((found.count(), check(&bytes)), (4, Err(found.list[0].clone())));
+    let free = event("free_completed", &[]);
+    let frees = check_all(&file(&[], &[free.clone(), free])).expect_err("there is no segment");
+    assert!(matches!(frees.list[..], [ViewerError::State { .. }, ViewerError::State { .. }]), "{frees:?}");
+}
+
+#[test]
+fn no_more_violations_are_kept_than_a_person_reads() {
+    let wrong = vec![dict(&[("action", text("alloc"))]); 1500];
+    let found = check_all(&file(&[], &wrong)).expect_err("it is wrong");
+    assert_eq!((found.list.len(), found.more, found.count()), (1000, 500, 1500));
 }
