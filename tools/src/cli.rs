@@ -78,6 +78,8 @@ pub(crate) enum Command {
                       Exit codes: 0 a cause was found · 1 the evidence does not decide · 2 bad input"
     )]
     Why(WhyArgs),
+    /// Look into memory snapshots: what was held when, what waits, what differs; cut, mend, check and export them
+    Snapshot(crate::snapshot::SnapshotArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Replay memory snapshots as timed work against the allocator
@@ -240,7 +242,7 @@ pub(crate) struct WhyArgs {
 }
 
 /// A number of bytes, with a unit or without.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(at);
     let scale: f64 = match unit.trim() {

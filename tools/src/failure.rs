@@ -83,6 +83,16 @@ pub(crate) enum Failure {
         /// The file or folder.
         place: String,
     },
+    /// The viewer does not open a snapshot.
+    #[error(
+        "the viewer of PyTorch does not open {wrong} of {files} snapshots, see the lines above; highwater snapshot repair mends most"
+    )]
+    NotViewable {
+        /// How many do not open.
+        wrong: usize,
+        /// How many were looked at.
+        files: usize,
+    },
     /// The report could not be printed.
     #[error("{0}, writing the report to stdout; the results are in the run folder all the same")]
     Report(std::io::Error),
@@ -223,6 +233,39 @@ pub(crate) enum InputError {
         /// The file.
         place: String,
     },
+    /// A file that is no snapshot, or an empty one.
+    #[error("{reason}, {place}; give a memory snapshot of PyTorch or of this project")]
+    NoSnapshot {
+        /// The file.
+        place: String,
+        /// Why not.
+        reason: String,
+    },
+    /// A moment that a trace does not have.
+    #[error("{reason}, {place}; give peak, end, the index of an event, a time like 1.5s, or mark:NAME")]
+    NoMoment {
+        /// Why not.
+        reason: String,
+        /// The file.
+        place: String,
+    },
+    /// A part whose end comes before its beginning.
+    #[error("the part ends at event {to}, before it begins at event {from}, --from with --to; give a later --to")]
+    Backwards {
+        /// `--from`, as an event.
+        from: usize,
+        /// `--to`, as an event.
+        to: usize,
+    },
+    /// A database needs a file.
+    #[error("{format} cannot be written to stdout, --out -; give a file")]
+    NeedsAFile {
+        /// The format.
+        format: &'static str,
+    },
+    /// A format that this build does not have.
+    #[error("this build cannot write Parquet, export parquet; build with --features parquet, or export sqlite")]
+    NoParquet,
     /// A folder where a file should be.
     #[error("this is a folder, {}; give the files in it", .0.display())]
     Folder(PathBuf),
@@ -287,6 +330,7 @@ impl Failure {
             | Failure::Spills { .. }
             | Failure::Bench(_)
             | Failure::Undecided { .. }
+            | Failure::NotViewable { .. }
             | Failure::Report(_)
             | Failure::LossNotFinite { .. } => NO,
         }

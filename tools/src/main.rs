@@ -18,6 +18,7 @@ mod output;
 mod replay;
 #[cfg(test)]
 mod scratch;
+mod snapshot;
 mod train;
 mod warnings;
 mod why;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::run(arguments),
         Command::Kernels(arguments) => kernels::run(arguments),
         Command::Why(arguments) => why::run(arguments),
+        Command::Snapshot(arguments) => snapshot::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Bound(arguments) => bound::run(arguments),

@@ -24,6 +24,12 @@ pub struct StackId(pub(crate) u32);
 impl StackId {
     /// The stack without frames: nothing is known.
     pub const EMPTY: StackId = StackId(0);
+
+    /// Position in its table; the empty one has 0.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
 }
 
 /// A frame as the table keeps it: file name and name are numbers of strings.

@@ -68,7 +68,7 @@ fn moment(moment: Moment) -> &'static str {
     }
 }
 
-fn finding(finding: &Finding) -> Value {
+pub(crate) fn finding(finding: &Finding) -> Value {
     json!({
         "cause": finding.cause.id(),
         "title": finding.title,
@@ -109,7 +109,7 @@ fn counterfactual(one: &Counterfactual) -> Value {
     json!({ "if": one.what, "gained_bytes": one.gained_bytes, "fits": one.fits })
 }
 
-fn site(site: &SiteBytes) -> Value {
+pub(crate) fn site(site: &SiteBytes) -> Value {
     json!({ "site": site.site, "bytes": site.bytes, "blocks": site.blocks, "phase": site.phase, "stack": site.stack })
 }
 
@@ -122,7 +122,7 @@ fn pending(stream: &PendingStream) -> Value {
     })
 }
 
-fn growth(growth: &Growth) -> Value {
+pub(crate) fn growth(growth: &Growth) -> Value {
     json!({
         "iteration": growth.iteration,
         "iterations": growth.iterations,

@@ -1,8 +1,8 @@
 //! `highwater why`: the verdict on a snapshot, on the ranks of a folder, or on the text of an error.
 
 mod input;
-mod json;
-mod text;
+pub(crate) mod json;
+pub(crate) mod text;
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn decided(place: &str, arguments: &WhyArgs, answers: &[Answer]) -> Result<(), F
 }
 
 /// Whether the reader is a person at a terminal that shows colours.
-fn is_colourful() -> bool {
+pub(crate) fn is_colourful() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     std::io::stdout().is_terminal() && !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -8,11 +8,11 @@ use super::Answer;
 
 /// How to tell it.
 #[derive(Clone, Copy)]
-pub(super) struct Style {
+pub(crate) struct Style {
     /// With colours.
-    pub(super) color: bool,
+    pub(crate) color: bool,
     /// Growth alone.
-    pub(super) growth: bool,
+    pub(crate) growth: bool,
 }
 
 impl Style {
@@ -20,7 +20,7 @@ impl Style {
         if self.color { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }
 
-    fn strong(self, text: &str) -> String {
+    pub(crate) fn strong(self, text: &str) -> String {
         self.paint("1", text)
     }
 
@@ -28,7 +28,7 @@ impl Style {
         self.paint("1;31", text)
     }
 
-    fn faint(self, text: &str) -> String {
+    pub(crate) fn faint(self, text: &str) -> String {
         self.paint("2", text)
     }
 }
@@ -263,7 +263,8 @@ fn tell_timeline(text: &mut String, timeline: &Timeline, style: Style) {
     }
 }
 
-fn growth_alone(text: &mut String, place: &str, verdict: &Verdict, style: Style) {
+/// Growth, and what is said of it.
+pub(crate) fn growth_alone(text: &mut String, place: &str, verdict: &Verdict, style: Style) {
     let _ = writeln!(text, "{}", style.strong(&format!("{place}: device {}", verdict.device)));
     match &verdict.growth {
         Some(growth) if growth.gained_bytes > 0 => {

@@ -5,6 +5,7 @@ mod help;
 mod replay;
 #[path = "../../src/scratch.rs"]
 mod scratch;
+mod snapshot;
 mod support;
 mod training;
 mod why;

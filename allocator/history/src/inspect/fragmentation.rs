@@ -1,7 +1,8 @@
 //! What keeps free memory in pieces: the runs, by pool and stream, and the blocks in between.
 //!
 //! A block *pins* what would come back to the device if it went: its whole segment, or the pages around it where memory
-//! is mapped page by page. What it pins beyond its own bytes is the price of its place.
+//! is mapped page by page. What it pins beyond its own bytes is the price of its place; only a block that keeps at least
+//! as much as it has is told. A stack is told for whatever all of its blocks keep.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -114,7 +115,7 @@ pub struct Fragmentation {
     pub domains: Vec<Domain>,
     /// The largest runs, the largest first.
     pub largest_runs: Vec<FreeRun>,
-    /// The blocks that keep the most, beginning with the most.
+    /// The blocks that keep the most, of those that keep at least as much as they have; beginning with the most.
     pub pins: Vec<Pin>,
     /// The stacks whose blocks keep the most together.
     pub pinned_by: Vec<PinnedBy>,
@@ -292,7 +293,8 @@ impl<'a> Place<'a> {
             let end = blocks.get(index + 1).map_or(self.end(), |next| *next.0);
             let now = self.returnable(start, address) + self.returnable(block_end, end);
             let freed = self.returnable(start, end) - now;
-            let kept = freed.checked_sub(held.bytes).filter(|&kept| kept > 0)?;
+            // A block that keeps less than it has is large, and not in the way.
+            let kept = freed.checked_sub(held.bytes).filter(|&kept| kept >= held.bytes)?;
             Some(Pinned { address, held, place: self, freed, kept, run: end - start })
         })
     }

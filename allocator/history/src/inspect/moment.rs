@@ -34,13 +34,13 @@ pub enum When {
 #[non_exhaustive]
 pub enum WhenError {
     /// No request failed.
-    #[error("no request failed on device {device}; give peak, end, an event or a time")]
+    #[error("no request failed on device {device}")]
     NoFailure {
         /// Index of the device.
         device: usize,
     },
     /// The index is past the end.
-    #[error("device {device} has {events} events, and there is none with the index {event}; give at most {events}")]
+    #[error("device {device} has {events} events, and none with the index {event}")]
     NoEvent {
         /// Index of the device.
         device: usize,
@@ -50,13 +50,13 @@ pub enum WhenError {
         event: usize,
     },
     /// Events have no times.
-    #[error("the events of device {device} have no times; give the index of an event")]
+    #[error("the events of device {device} have no times")]
     NoTimes {
         /// Index of the device.
         device: usize,
     },
     /// No scope has the name.
-    #[error("no scope is called {name:?} before the end of device {device}; give the whole name of one")]
+    #[error("no scope is called {name:?} on device {device}")]
     NoMark {
         /// Index of the device.
         device: usize,
@@ -88,8 +88,11 @@ pub(super) fn start_us(loaded: &Loaded) -> u64 {
     loaded.devices.iter().filter_map(|device| device.trace.times_us().first()).copied().min().unwrap_or(0)
 }
 
-/// The row before which memory is looked at; at most the number of events.
-pub(super) fn row(loaded: &Loaded, index: usize, when: &When) -> Result<usize, WhenError> {
+/// The index of the event before which memory is looked at; at most the number of events.
+///
+/// # Errors
+/// If the snapshot has no such device, or its trace no such moment.
+pub fn row(loaded: &Loaded, index: usize, when: &When) -> Result<usize, WhenError> {
     let device = loaded.devices.get(index).filter(|device| is_used(device));
     let device = device.ok_or(WhenError::NoDevice { device: index })?;
     let trace = &device.trace;
