@@ -313,7 +313,11 @@ fn integer(value: i64) -> (u8, usize) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::process::Command;
+
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn numbers_take_as_few_bytes_as_they_can() {
@@ -334,6 +338,43 @@ mod tests {
         let long = "x".repeat(200);
         let row = [Cell::Text(&long); 70];
         assert_eq!(record(&row)[..4], [0x81, 0x0e, 0x83, 0x1d], "a length of two bytes counts both");
+    }
+
+    /// Trees of several levels, rows on pages of their own, tables without rows: SQLite itself looks at them.
+    #[test]
+    fn sqlite_finds_nothing_wrong() {
+        if Command::new("python3").arg("--version").output().is_err() {
+            println!("skipped: there is no python3 on this machine");
+            return;
+        }
+        let scratch = Scratch::new();
+        let path = scratch.path().join("many.db");
+        let mut database = Database::begin(File::create(&path).expect("writable")).expect("writable");
+        database.table("empty", "a").end().expect("writable");
+        let mut table = database.table("many", "id INTEGER PRIMARY KEY, a INTEGER, b TEXT");
+        // A row takes a leaf for itself, so that there are more leaves than one page of the tree has below it.
+        let rows = children_of_a_page() + 100;
+        let lengths = |row: usize| if row.is_multiple_of(50) { row * 400 } else { 9000 };
+        for row in 1..=rows {
+            let text = "é".repeat(lengths(row) / 2);
+            table
+                .numbered(row as i64 * 3, &[Cell::Null, (row as u64).pow(5).into(), (&*text).into()])
+                .expect("writable");
+        }
+        table.end().expect("writable");
+        database.view("wide", "SELECT id FROM many WHERE length(b) > 20000");
+        database.end().expect("writable");
+        let script = "import sqlite3, sys\ndb = sqlite3.connect(sys.argv[1])\n\
+                      assert db.execute('pragma integrity_check').fetchall() == [('ok',)]\n\
+                      one = lambda query: db.execute(query).fetchone()\n\
+                      print(one('select count(*), sum(id), sum(length(cast(b as blob))) from many'), one('select count(*) from empty'),\
+                      one('select a from many where id = 300'), one('select count(*) from wide'))";
+        let output = Command::new("python3").arg("-c").arg(script).arg(&path).output().expect("it starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let (ids, bytes): (usize, usize) = (rows * (rows + 1) / 2 * 3, (1..=rows).map(lengths).sum());
+        let wide = (1..=rows).filter(|&row| lengths(row) / 2 > 20_000).count();
+        let expected = format!("({rows}, {ids}, {bytes}) (0,) ({},) ({wide},)", 100_u64.pow(5));
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected);
     }
 
     #[test]
