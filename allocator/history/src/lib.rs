@@ -19,6 +19,8 @@
 //! **Looking into snapshots** (feature `inspect`): memory at any moment, two runs beside each other, smaller and mended
 //! files.
 //!
+//! **The timeline** (feature `why` too) has each block and each mapped range with its time, for pages that show them.
+//!
 //! This crate knows no device and no allocator, only integers.
 //!
 #![cfg_attr(feature = "viewer", doc = "```")]
@@ -73,6 +75,8 @@ mod snapshot;
 mod stacks;
 #[cfg(feature = "why")]
 mod state;
+#[cfg(feature = "why")]
+pub mod timeline;
 #[cfg(feature = "viewer")]
 pub mod viewer;
 #[cfg(feature = "why")]

@@ -26,13 +26,19 @@ pub(crate) fn key(held: &Held) -> Key {
 /// A stack with its bytes.
 pub(crate) fn site(loaded: &Loaded, (stack, requested): Key, bytes: u64, blocks: u64) -> SiteBytes {
     let frames: Vec<_> = loaded.symbols.stack(stack).collect();
-    let chosen = frames.iter().find(|&&frame| is_own(loaded, frame)).or(frames.first());
-    let site = match chosen {
-        Some(&frame) => line(loaded, frame),
+    let site = match told(loaded, stack) {
+        Some((_, site)) => site,
         None => format!("blocks of {}, no stack recorded", size(requested)),
     };
     let stack = frames.iter().take(TOLD_FRAMES).map(|&frame| line(loaded, frame)).collect();
     SiteBytes { site, stack, phase: phase(loaded, &frames), bytes, blocks }
+}
+
+/// The frame that a stack is told by, and its text; `None` for the empty stack.
+pub(crate) fn told(loaded: &Loaded, stack: StackId) -> Option<(usize, String)> {
+    let own = loaded.symbols.stack(stack).enumerate().find(|&(_, frame)| is_own(loaded, frame));
+    let chosen = own.or_else(|| loaded.symbols.stack(stack).next().map(|frame| (0, frame)));
+    chosen.map(|(place, frame)| (place, line(loaded, frame)))
 }
 
 pub(crate) fn line(loaded: &Loaded, frame: FrameId) -> String {

@@ -19,6 +19,7 @@ mod pending;
 mod ranks;
 mod verdict;
 
+use crate::StackId;
 use crate::read::{EventAction, Loaded};
 use crate::state::{curves, sites};
 
@@ -80,6 +81,13 @@ pub fn explain(loaded: &Loaded, options: &Options) -> Vec<Verdict> {
     verdicts
         .sort_by_key(|verdict| (weight(verdict), std::cmp::Reverse(verdict.ledger.reserved_bytes()), verdict.device));
     verdicts
+}
+
+/// The line that a stack is told by: the place among its frames of the innermost one that is not a library's, and its
+/// text, e.g. `train.py:31 in step`. `None` for the empty stack.
+#[must_use]
+pub fn site(loaded: &Loaded, stack: StackId) -> Option<(usize, String)> {
+    sites::told(loaded, stack)
 }
 
 fn verdict(e: &Evidence, options: &Options) -> Verdict {

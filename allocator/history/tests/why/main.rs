@@ -1,4 +1,4 @@
-//! Why memory ran out: small snapshots with a cause each, the public cases, messages, and what is hostile or odd.
+//! Why memory ran out, and its timeline: small snapshots with a cause each, the public cases, messages, and what is hostile or odd.
 
 mod demand;
 mod fragmentation;
@@ -11,6 +11,7 @@ mod public;
 mod ranks;
 mod replay;
 mod streams;
+mod timeline;
 mod traces;
 mod waste;
 mod world;
