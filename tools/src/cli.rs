@@ -80,6 +80,17 @@ pub(crate) enum Command {
     Why(WhyArgs),
     /// Look into memory snapshots: what was held when, what waits, what differs; cut, mend, check and export them
     Snapshot(crate::snapshot::SnapshotArgs),
+    /// Show a snapshot as a page for any browser: memory over time, a map of it at any moment, and the verdict
+    #[command(
+        long_about = "Show a snapshot as a page for any browser: memory over time by stack, a map of segments and blocks at \
+                      any moment, and why memory ran out. The page is one file; it fetches nothing, and needs no network.",
+        after_help = "Examples:\n  \
+                      highwater view snapshot.pickle                   writes snapshot.html\n  \
+                      highwater view rank0.pickle.xz -o /tmp/0.html    also .gz, .zst\n  \
+                      highwater view snapshot.pickle --capacity 80GiB  with the line where the device ends\n\n\
+                      Exit codes: 0 the page is there · 1 it could not be written · 2 bad input"
+    )]
+    View(ViewArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Replay memory snapshots as timed work against the allocator
@@ -239,6 +250,22 @@ pub(crate) struct WhyArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `highwater view`.
+#[derive(Debug, Args)]
+pub(crate) struct ViewArgs {
+    /// A snapshot, plain or compressed (gzip, xz, zstd), or - for stdin
+    #[arg(value_name = "FILE|-")]
+    pub(crate) snapshot: PathBuf,
+
+    /// The page, or - for stdout; by default the snapshot's name with .html, in this folder
+    #[arg(short, long, value_name = "OUT.html")]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Memory of the device, which PyTorch's snapshots do not tell
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) capacity: Option<u64>,
 }
 
 /// A number of bytes, with a unit or without.

@@ -36,6 +36,14 @@ pub(crate) enum Failure {
         /// Why.
         reason: String,
     },
+    /// A page could not be written.
+    #[error("{reason}, {}; choose another file with -o", path.display())]
+    WritePage {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
     /// What was found out could not be printed.
     #[error("{0}, writing to stdout")]
     Print(std::io::Error),
@@ -266,6 +274,9 @@ pub(crate) enum InputError {
     /// A format that this build does not have.
     #[error("this build cannot write Parquet, export parquet; build with --features parquet, or export sqlite")]
     NoParquet,
+    /// A page in the place of its snapshot.
+    #[error("the page would take the place of the snapshot, -o {}; give another file", .0.display())]
+    OverSnapshot(PathBuf),
     /// A folder where a file should be.
     #[error("this is a folder, {}; give the files in it", .0.display())]
     Folder(PathBuf),
@@ -322,6 +333,7 @@ impl Failure {
             Failure::Input(_) => BAD_INPUT,
             Failure::Run { .. }
             | Failure::Write { .. }
+            | Failure::WritePage { .. }
             | Failure::Print(_)
             | Failure::Kernels(_)
             | Failure::Missing { .. }

@@ -26,7 +26,8 @@ fn object(answer: &Answer) -> Value {
     first
 }
 
-fn verdict(verdict: &Verdict) -> Value {
+/// All that is known of one device.
+pub(crate) fn verdict(verdict: &Verdict) -> Value {
     let first = verdict.findings.first();
     json!({
         "cause": verdict.cause().id(),

@@ -7,7 +7,8 @@ use crate::read::LoadedDevice;
 use super::memory::{Held, Memory};
 
 /// A stream by its name, if the recorder knows one.
-pub(crate) fn stream_name(device: &LoadedDevice, stream: u64) -> String {
+#[must_use]
+pub fn stream_name(device: &LoadedDevice, stream: u64) -> String {
     let names = device.notes.iter().flat_map(|notes| &notes.streams);
     match names.into_iter().find(|name| name.stream == stream) {
         Some(name) => format!("stream {stream} ({})", name.name),

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::sums::What;
-use super::{BlockLife, Sums, Timeline};
+use super::{Sums, Timeline};
 use crate::StackId;
 
 /// Most points of the first level.
@@ -141,7 +141,7 @@ impl Levels {
     /// Gives series to the stacks that ever hold the most.
     fn choose_series(&mut self, timeline: &Timeline) {
         let places = self.places.iter().max().map_or(0, |last| last + 1);
-        let most = most_held(timeline);
+        let most = timeline.most_held();
         let mut places_of: BTreeMap<StackId, Vec<usize>> = BTreeMap::new();
         for source in &timeline.sources {
             places_of.entry(source.stack).or_default().push(self.places[source.lane]);
@@ -249,24 +249,4 @@ fn places(timeline: &Timeline) -> Vec<usize> {
     own.sort_unstable();
     let place = |lane| own.binary_search(&lane).unwrap_or(MOST_PLACES - 1);
     (0..lanes).map(place).collect()
-}
-
-/// The most that each stack holds at once, most first.
-fn most_held(timeline: &Timeline) -> Vec<(StackId, i128)> {
-    let mut sums: BTreeMap<StackId, (i128, i128)> = BTreeMap::new();
-    let stack = |block: &BlockLife| timeline.sources[block.source].stack;
-    for change in timeline.changes() {
-        let (index, sign) = match change.what {
-            What::Born(index) => (index, 1),
-            What::Freed(index) => (index, -1),
-            _ => continue,
-        };
-        let block = &timeline.blocks[index as usize];
-        let (now, most) = sums.entry(stack(block)).or_default();
-        *now += sign * i128::from(block.requested_bytes);
-        *most = (*most).max(*now);
-    }
-    let mut order: Vec<_> = sums.into_iter().map(|(stack, (_, most))| (stack, most)).collect();
-    order.sort_by_key(|&(stack, most)| (Reverse(most), stack));
-    order
 }

@@ -1,6 +1,10 @@
 //! Sums of bytes at each moment.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
 use super::Timeline;
+use crate::StackId;
 
 /// Bytes at a moment. Together they are what is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -111,5 +115,26 @@ impl Timeline {
             });
         }
         sums
+    }
+
+    /// The most that each stack holds at once, as it asked for it; most bytes first.
+    #[must_use]
+    pub fn most_held(&self) -> Vec<(StackId, u64)> {
+        let mut sums: BTreeMap<StackId, (i128, i128)> = BTreeMap::new();
+        for change in self.changes() {
+            let (index, sign) = match change.what {
+                What::Born(index) => (index, 1),
+                What::Freed(index) => (index, -1),
+                _ => continue,
+            };
+            let block = &self.blocks[index as usize];
+            let (now, most) = sums.entry(self.sources[block.source].stack).or_default();
+            *now += sign * i128::from(block.requested_bytes);
+            *most = (*most).max(*now);
+        }
+        let bytes = |most: i128| most.clamp(0, u64::MAX.into()) as u64;
+        let mut order: Vec<_> = sums.into_iter().map(|(stack, (_, most))| (stack, bytes(most))).collect();
+        order.sort_by_key(|&(stack, most)| (Reverse(most), stack));
+        order
     }
 }

@@ -25,6 +25,7 @@ use crate::state::{curves, sites};
 
 use evidence::Evidence;
 
+pub use crate::state::pending::stream_name;
 pub use message::{Message, MessageError, Process};
 pub use ranks::{OddOne, odd_one_out};
 pub use verdict::{
