@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 
 use highwater::history::read::{EventAction, Loaded, LoadedDevice};
-use highwater::history::timeline::{Lane, Levels, Shown, Timeline};
+use highwater::history::timeline::{Holder, Lane, Levels, Shown, Timeline};
 use highwater::history::why::{self, Verdict};
-use highwater::history::{SegmentKind, StackId, Stage};
+use highwater::history::{SegmentKind, Stage};
 use serde_json::{Value, json};
 
 use super::columns::Columns;
@@ -64,7 +64,7 @@ impl Device {
             "marks": marks(loaded, verdict.device),
             "series": levels.series().iter().map(|series| {
                 let (kind, stack) = match series.shown {
-                    Shown::Stack(stack) => ("stack", Some(stacks.place(stack))),
+                    Shown::Holder(holder) => ("stack", Some(stacks.place(holder))),
                     Shown::Others => ("others", None),
                     Shown::Rounding => ("rounding", None),
                     Shown::Pending => ("pending", None),
@@ -95,28 +95,28 @@ fn cut(text: &str) -> &str {
     text.char_indices().nth(MOST_CHARACTERS).map_or(text, |(end, _)| &text[..end])
 }
 
-/// The stacks that are listed, by what they ever hold.
+/// The stacks that are listed, by what they ever hold; where none was recorded, the sizes.
 struct Stacks {
-    listed: Vec<StackId>,
-    places: BTreeMap<StackId, usize>,
+    listed: Vec<Holder>,
+    places: BTreeMap<Holder, usize>,
     /// How many more there are; they share the place behind the listed ones.
     unlisted: usize,
 }
 
 impl Stacks {
     fn listed(timeline: &Timeline) -> Self {
-        let mut listed: Vec<StackId> = timeline.most_held().into_iter().map(|(stack, _)| stack).collect();
+        let mut listed: Vec<Holder> = timeline.most_held().into_iter().map(|(holder, _)| holder).collect();
         // Of stacks that hold nothing there may be memory that waits.
-        let mut known: std::collections::BTreeSet<StackId> = listed.iter().copied().collect();
-        listed.extend(timeline.sources().iter().map(|source| source.stack).filter(|&stack| known.insert(stack)));
+        let mut known: std::collections::BTreeSet<Holder> = listed.iter().copied().collect();
+        listed.extend(timeline.sources().iter().map(|source| source.holder).filter(|&holder| known.insert(holder)));
         let unlisted = listed.len().saturating_sub(MOST_STACKS);
         listed.truncate(MOST_STACKS);
         let places = listed.iter().copied().zip(0..).collect();
         Self { listed, places, unlisted }
     }
 
-    fn place(&self, stack: StackId) -> usize {
-        self.places.get(&stack).copied().unwrap_or(self.listed.len())
+    fn place(&self, holder: Holder) -> usize {
+        self.places.get(&holder).copied().unwrap_or(self.listed.len())
     }
 
     /// Adds the frames of each; gives the texts, and the frames as places of name and file, and the line.
@@ -124,7 +124,7 @@ impl Stacks {
         let (mut texts, mut text_places) = (Vec::new(), BTreeMap::new());
         let (mut frames, mut frame_places) = (Vec::new(), BTreeMap::new());
         let (mut lengths, mut of_stacks, mut own) = (Vec::new(), Vec::new(), Vec::new());
-        for &stack in &self.listed {
+        for &Holder { stack, .. } in &self.listed {
             let before = of_stacks.len();
             for frame in loaded.symbols.stack(stack).take(MOST_FRAMES) {
                 let place = *frame_places.entry(frame).or_insert_with(|| {
@@ -148,6 +148,7 @@ impl Stacks {
         columns.plain("stackLength", lengths);
         columns.plain("stackFrame", of_stacks);
         columns.plain("stackOwn", own);
+        columns.plain("stackBytes", self.listed.iter().map(|holder| holder.bytes));
         (texts, frames)
     }
 }
@@ -201,7 +202,7 @@ fn add_blocks(timeline: &Timeline, stacks: &Stacks, regions: &Regions, columns: 
     columns.differences("position", blocks().map(|block| regions.position(block.address)));
     columns.plain("requested", blocks().map(|block| block.requested_bytes));
     columns.plain("rounding", blocks().map(|block| block.bytes - block.requested_bytes));
-    columns.plain("sourceStack", timeline.sources().iter().map(|source| stacks.place(source.stack) as u64));
+    columns.plain("sourceStack", timeline.sources().iter().map(|source| stacks.place(source.holder) as u64));
     columns.plain("sourceLane", timeline.sources().iter().map(|source| source.lane as u64));
 }
 

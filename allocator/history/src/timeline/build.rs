@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{BlockLife, Lane, MappedLife, Source, Timeline};
+use super::{BlockLife, Holder, Lane, MappedLife, Source, Timeline};
 use crate::{
     BlockState, SegmentKind, StackId,
     read::{EventAction, Loaded, LoadedDevice},
@@ -158,7 +158,7 @@ impl Undo<'_> {
 
     /// Keeps a block that began at a moment.
     fn close_block(&mut self, address: u64, block: &Block, first: u32) {
-        let source = Source { stack: block.stack, lane: block.lane };
+        let source = Source { holder: Holder::of(block.stack, block.requested), lane: block.lane };
         let next = self.sources.len();
         let source = *self.sources.entry(source).or_insert(next);
         self.done.blocks.push(BlockLife {
@@ -289,7 +289,7 @@ impl Undo<'_> {
         let mut sources: Vec<_> = self.sources.into_iter().map(|(source, number)| (number, source)).collect();
         sources.sort_unstable();
         done.sources =
-            sources.into_iter().map(|(_, Source { stack, lane })| Source { stack, lane: place[lane] }).collect();
+            sources.into_iter().map(|(_, Source { holder, lane })| Source { holder, lane: place[lane] }).collect();
         done.mapped.iter_mut().for_each(|mapped| mapped.lane = place[mapped.lane]);
         // A block whose place another one took as it came is there at no moment.
         done.blocks.retain(|block| block.first < block.gone);

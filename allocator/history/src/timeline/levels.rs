@@ -11,28 +11,27 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::sums::What;
-use super::{Sums, Timeline};
-use crate::StackId;
+use super::{Holder, Sums, Timeline};
 
 /// Most points of the first level.
-const MOST_POINTS: u32 = 4096;
+const MOST_POINTS: u32 = 16_384;
 /// Least moments that a point of the first level stands for.
-const LEAST_BUCKET: u32 = 256;
+const LEAST_BUCKET: u32 = 64;
 /// Points of a level above which another one is made.
 const ENOUGH_POINTS: usize = 512;
 /// Most lanes that have series of their own; all others share the last place.
 const MOST_PLACES: usize = 64;
-/// Most stacks that have series of their own.
-const MOST_STACKS: usize = 48;
-/// Most series of stacks: one for each place at which a stack allocates.
-const MOST_STACK_SERIES: usize = 160;
+/// Most holders that have series of their own.
+const MOST_HOLDERS: usize = 48;
+/// Most series of holders: one for each place at which one allocates.
+const MOST_HOLDER_SERIES: usize = 160;
 
 /// What a series shows, of one place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Shown {
-    /// What a stack holds, as it asked for it.
-    Stack(StackId),
-    /// What all stacks hold that have no series of their own.
+    /// What one holds, as it asked for it.
+    Holder(Holder),
+    /// What all hold that have no series of their own.
     Others,
     /// What blocks that are held take beyond what was asked for.
     Rounding,
@@ -101,7 +100,7 @@ impl Levels {
         &self.places
     }
 
-    /// The series: for each place its stacks, the largest first, then the rest in the order of [`Shown`].
+    /// The series: for each place its holders, the largest first, then the rest in the order of [`Shown`].
     #[must_use]
     pub fn series(&self) -> &[Series] {
         &self.series
@@ -138,25 +137,25 @@ impl Levels {
         self.peak
     }
 
-    /// Gives series to the stacks that ever hold the most.
+    /// Gives series to those that ever hold the most.
     fn choose_series(&mut self, timeline: &Timeline) {
         let places = self.places.iter().max().map_or(0, |last| last + 1);
         let most = timeline.most_held();
-        let mut places_of: BTreeMap<StackId, Vec<usize>> = BTreeMap::new();
+        let mut places_of: BTreeMap<Holder, Vec<usize>> = BTreeMap::new();
         for source in &timeline.sources {
-            places_of.entry(source.stack).or_default().push(self.places[source.lane]);
+            places_of.entry(source.holder).or_default().push(self.places[source.lane]);
         }
         let mut by_place = vec![Vec::new(); places];
-        let mut left = MOST_STACK_SERIES;
-        for (stack, _) in most.into_iter().take(MOST_STACKS) {
-            let mut of = places_of.remove(&stack).unwrap_or_default();
+        let mut left = MOST_HOLDER_SERIES;
+        for (holder, _) in most.into_iter().take(MOST_HOLDERS) {
+            let mut of = places_of.remove(&holder).unwrap_or_default();
             of.sort_unstable();
             of.dedup();
             match left.checked_sub(of.len()) {
                 Some(rest) => left = rest,
                 None => break,
             }
-            of.into_iter().for_each(|place| by_place[place].push(Shown::Stack(stack)));
+            of.into_iter().for_each(|place| by_place[place].push(Shown::Holder(holder)));
         }
         for (place, mut shown) in by_place.into_iter().enumerate() {
             shown.extend([Shown::Others, Shown::Rounding, Shown::Pending, Shown::Cached]);
@@ -170,7 +169,7 @@ impl Levels {
         let index: BTreeMap<(usize, Shown), usize> = index.collect();
         let of_source = timeline.sources.iter().map(|source| {
             let place = self.places[source.lane];
-            let own = index.get(&(place, Shown::Stack(source.stack)));
+            let own = index.get(&(place, Shown::Holder(source.holder)));
             *own.unwrap_or_else(|| &index[&(place, Shown::Others)])
         });
         let of_source: Vec<usize> = of_source.collect();

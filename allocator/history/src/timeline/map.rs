@@ -1,9 +1,9 @@
-//! Memory at one moment: segments with their blocks, and what each stack holds.
+//! Memory at one moment: segments with their blocks, and who holds how much.
 
 use std::collections::BTreeMap;
 
-use super::{MappedLife, Timeline};
-use crate::{SegmentKind, StackId};
+use super::{Holder, MappedLife, Timeline};
+use crate::SegmentKind;
 
 /// A segment at a moment: mapped memory without a gap, of one lane.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,11 +35,11 @@ pub struct MapBlock {
     pub block: usize,
 }
 
-/// What a stack holds at a moment.
+/// What a holder holds at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StackBytes {
-    /// The stack.
-    pub stack: StackId,
+pub struct HeldBytes {
+    /// Who holds it.
+    pub holder: Holder,
     /// Bytes as asked for.
     pub bytes: u64,
     /// Blocks.
@@ -89,21 +89,21 @@ impl Timeline {
         segments
     }
 
-    /// What each stack holds at a moment in the lanes that are wanted, most bytes first. Blocks that wait are not held.
+    /// What each holder holds at a moment in the lanes that are wanted, most bytes first. Blocks that wait are not held.
     #[must_use]
-    pub fn stacks(&self, moment: u32, wanted: impl Fn(usize) -> bool) -> Vec<StackBytes> {
+    pub fn held(&self, moment: u32, wanted: impl Fn(usize) -> bool) -> Vec<HeldBytes> {
         let moment = moment.min(self.events);
-        let mut sums: BTreeMap<StackId, (u64, u64)> = BTreeMap::new();
+        let mut sums: BTreeMap<Holder, (u64, u64)> = BTreeMap::new();
         for block in self.blocks.iter().filter(|block| block.is_at(moment) && !block.is_pending_at(moment)) {
             let source = self.sources[block.source];
             if wanted(source.lane) {
-                let sum = sums.entry(source.stack).or_default();
+                let sum = sums.entry(source.holder).or_default();
                 *sum = (sum.0 + block.requested_bytes, sum.1 + 1);
             }
         }
-        let of = |(stack, (bytes, blocks))| StackBytes { stack, bytes, blocks };
-        let mut stacks: Vec<StackBytes> = sums.into_iter().map(of).collect();
-        stacks.sort_by_key(|stack| (std::cmp::Reverse(stack.bytes), stack.stack));
-        stacks
+        let of = |(holder, (bytes, blocks))| HeldBytes { holder, bytes, blocks };
+        let mut held: Vec<HeldBytes> = sums.into_iter().map(of).collect();
+        held.sort_by_key(|held| (std::cmp::Reverse(held.bytes), held.holder));
+        held
     }
 }

@@ -3,7 +3,7 @@
 //! A snapshot has the memory of its own moment, and the events before. [`Timeline`] undoes the events once, from the end,
 //! and keeps what it meets as rectangles: a range of addresses for a range of moments. From them follow the sums at every
 //! [moment](Timeline::sums), the [map](Timeline::map) of segments and blocks at any of them, what each
-//! [stack](Timeline::stacks) holds, and [levels](Levels) that let a page draw a million events.
+//! [stack](Timeline::held) holds, and [levels](Levels) that let a page draw a million events.
 //!
 //! **Moments.** Moment `m` is right before event `m`; the last one, which has the number of events, is the end. Event `m`
 //! is what lies between the moments `m` and `m + 1`.
@@ -24,7 +24,7 @@ mod sums;
 use crate::{SegmentKind, StackId};
 
 pub use levels::{Levels, Point, Series, Shown};
-pub use map::{MapBlock, MapSegment, StackBytes};
+pub use map::{HeldBytes, MapBlock, MapSegment};
 pub use sums::Sums;
 
 /// Whose memory: a stream's, in a pool.
@@ -36,11 +36,26 @@ pub struct Lane {
     pub pool: (u64, u64),
 }
 
+/// What blocks are told by: the stack that asked, or where none was recorded the size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Holder {
+    /// The stack.
+    pub stack: StackId,
+    /// Bytes of each block as asked for if there is no stack, else 0.
+    pub bytes: u64,
+}
+
+impl Holder {
+    fn of(stack: StackId, requested_bytes: u64) -> Self {
+        Self { stack, bytes: if stack == StackId::EMPTY { requested_bytes } else { 0 } }
+    }
+}
+
 /// Where blocks come from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Source {
-    /// The stack that asked.
-    pub stack: StackId,
+    /// Who asked.
+    pub holder: Holder,
     /// Index of the lane.
     pub lane: usize,
 }
@@ -129,7 +144,7 @@ impl Timeline {
         &self.lanes
     }
 
-    /// Stacks with their lanes, in the order of first use from the end.
+    /// Holders with their lanes, in the order of first use from the end.
     #[must_use]
     pub fn sources(&self) -> &[Source] {
         &self.sources

@@ -3,8 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::Timeline;
-use crate::StackId;
+use super::{Holder, Timeline};
 
 /// Bytes at a moment. Together they are what is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -117,10 +116,10 @@ impl Timeline {
         sums
     }
 
-    /// The most that each stack holds at once, as it asked for it; most bytes first.
+    /// The most that each holder holds at once, as it asked for it; most bytes first.
     #[must_use]
-    pub fn most_held(&self) -> Vec<(StackId, u64)> {
-        let mut sums: BTreeMap<StackId, (i128, i128)> = BTreeMap::new();
+    pub fn most_held(&self) -> Vec<(Holder, u64)> {
+        let mut sums: BTreeMap<Holder, (i128, i128)> = BTreeMap::new();
         for change in self.changes() {
             let (index, sign) = match change.what {
                 What::Born(index) => (index, 1),
@@ -128,13 +127,13 @@ impl Timeline {
                 _ => continue,
             };
             let block = &self.blocks[index as usize];
-            let (now, most) = sums.entry(self.sources[block.source].stack).or_default();
+            let (now, most) = sums.entry(self.sources[block.source].holder).or_default();
             *now += sign * i128::from(block.requested_bytes);
             *most = (*most).max(*now);
         }
         let bytes = |most: i128| most.clamp(0, u64::MAX.into()) as u64;
-        let mut order: Vec<_> = sums.into_iter().map(|(stack, (_, most))| (stack, bytes(most))).collect();
-        order.sort_by_key(|&(stack, most)| (Reverse(most), stack));
+        let mut order: Vec<_> = sums.into_iter().map(|(holder, (_, most))| (holder, bytes(most))).collect();
+        order.sort_by_key(|&(holder, most)| (Reverse(most), holder));
         order
     }
 }

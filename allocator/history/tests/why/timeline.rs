@@ -104,7 +104,7 @@ fn mapped(loaded: &Loaded, timeline: &Timeline, moment: u32) -> Vec<Told> {
         let blocks = segment.blocks.iter().map(|block| {
             let life = &timeline.blocks()[block.block];
             assert_eq!(timeline.lane_of(life), segment.lane);
-            let site = told_site(loaded, timeline.sources()[life.source].stack);
+            let site = told_site(loaded, timeline.sources()[life.source].holder.stack);
             (block.address, block.bytes, life.requested_bytes, block.pending, site)
         });
         (segment.address, segment.bytes, lane.stream, lane.pool, blocks.collect())
@@ -160,9 +160,9 @@ proptest! {
                 let sum = stacks.entry(block.4.clone()).or_default();
                 *sum = (sum.0 + block.2, sum.1 + 1);
             }
-            let found = timeline.stacks(moment, |_| true);
-            prop_assert!(found.is_sorted_by_key(|stack| std::cmp::Reverse(stack.bytes)));
-            let found = found.iter().map(|s| (told_site(&loaded, s.stack), (s.bytes, s.blocks)));
+            let found = timeline.held(moment, |_| true);
+            prop_assert!(found.is_sorted_by_key(|held| std::cmp::Reverse(held.bytes)));
+            let found = found.iter().map(|s| (told_site(&loaded, s.holder.stack), (s.bytes, s.blocks)));
             prop_assert_eq!(found.collect::<BTreeMap<_, _>>(), stacks);
         }
     }
@@ -223,7 +223,7 @@ proptest! {
             }
         }
         let levels = Levels::of(&timeline);
-        prop_assert_eq!(levels.points().len(), (timeline.events() as usize + 1).div_ceil(256));
+        prop_assert_eq!(levels.points().len(), (timeline.events() as usize + 1).div_ceil(64));
         (0..=timeline.events()).for_each(|moment| drop(timeline.map(moment)));
     }
 }
@@ -249,8 +249,8 @@ fn points_name_the_fullest_moment_of_their_bucket_and_have_its_values() {
     let timeline = long(3000, 100);
     let (levels, sums) = (Levels::of(&timeline), timeline.sums(|_| true));
     let bucket = levels.bucket_moments() as usize;
-    assert_eq!((bucket, levels.points().len()), (256, sums.len().div_ceil(256)));
-    let stack_series = levels.series().iter().filter(|series| matches!(series.shown, Shown::Stack(_)));
+    assert_eq!((bucket, levels.points().len()), (64, sums.len().div_ceil(64)));
+    let stack_series = levels.series().iter().filter(|series| matches!(series.shown, Shown::Holder(_)));
     let stacks: std::collections::BTreeSet<_> = stack_series.clone().map(|series| series.shown).collect();
     assert!((20..=48).contains(&stacks.len()) && stack_series.count() <= 160);
     for (index, (point, of)) in levels.points().iter().zip(sums.chunks(bucket)).enumerate() {
@@ -271,7 +271,7 @@ fn points_name_the_fullest_moment_of_their_bucket_and_have_its_values() {
                     add(Shown::Pending, block.bytes);
                     continue;
                 }
-                let own = Shown::Stack(timeline.sources()[life.source].stack);
+                let own = Shown::Holder(timeline.sources()[life.source].holder);
                 let own = if stacks.contains(&own) { own } else { Shown::Others };
                 add(own, life.requested_bytes);
                 add(Shown::Rounding, block.bytes - life.requested_bytes);
@@ -308,6 +308,18 @@ fn levels_above_keep_the_fullest_moment_and_the_least_of_their_buckets() {
             assert_eq!(low, of.iter().map(Sums::used_bytes).min().unwrap());
         }
     }
+}
+
+#[test]
+fn without_stacks_sizes_stand_in() {
+    let mut world = World::new();
+    for (bytes, site) in [(3 * MIB, ""), (5 * MIB, ""), (3 * MIB, ""), (3 * MIB, "a.py:1 in f")] {
+        world.alloc(bytes, site);
+    }
+    let timeline = Timeline::of(&world.loaded(), 0);
+    let held = timeline.held(timeline.events(), |_| true);
+    let told: Vec<_> = held.iter().map(|held| (held.holder.bytes, held.bytes, held.blocks)).collect();
+    assert_eq!(told, [(3 * MIB, 6 * MIB, 2), (5 * MIB, 5 * MIB, 1), (0, 3 * MIB, 1)]);
 }
 
 #[test]

@@ -88,13 +88,13 @@ function columnsOf(device, axis, from, to, width, bands, shown) {
   const each = (to - from) / width;
   const level = device.levels.filter((level) => level.bucket <= each).pop();
   if (level && !axis.byTime && shown.every(Boolean)) fromLevel(device, level, found, edge);
-  else fromEvents(device, axis, found, edge, shown);
+  else fromEvents(device, axis, found, edge);
   return found;
 }
 
 function fromLevel(device, level, found, edge) {
   const points = device.pointMoment.length;
-  const used = device.pointUsed;
+  const used = (bucket) => device.used[device.pointMoment[level.point[bucket]]];
   for (let c = 0; c < found.width; c++) {
     const last = level.point.length - 1;
     const start = Math.min(last, Math.max(0, Math.ceil(edge(c) / level.bucket)));
@@ -102,7 +102,7 @@ function fromLevel(device, level, found, edge) {
     let best = start;
     let low = level.low[start];
     for (let bucket = start + 1; bucket <= end; bucket++) {
-      if (used[level.point[bucket]] > used[level.point[best]]) best = bucket;
+      if (used(bucket) > used(best)) best = bucket;
       low = Math.min(low, level.low[bucket]);
     }
     const point = level.point[best];
@@ -112,37 +112,34 @@ function fromLevel(device, level, found, edge) {
   }
 }
 
-function fromEvents(device, axis, found, edge, shown) {
+function fromEvents(device, axis, found, edge) {
   const { width, moment, low } = found;
+  const { used } = device;
   let at = axis.at(edge(0));
-  let used = device.usedOf(device.stateAt(at), shown);
   for (let c = 0; c < width; c++) {
     // The moments of a column: the one in force as it begins, up to the one before the next column's.
     const next = axis.at(edge(c + 1));
-    let most = used;
-    let least = used;
-    moment[c] = at;
-    while (at < next) {
-      at += 1;
-      used += device.usedChange(at, shown);
-      if (at === next) break;
-      if (used > most) {
-        most = used;
-        moment[c] = at;
-      }
-      if (used < least) least = used;
+    let best = at;
+    let least = used[at];
+    for (let m = at + 1; m < next; m++) {
+      if (used[m] > used[best]) best = m;
+      if (used[m] < least) least = used[m];
     }
+    moment[c] = best;
     low[c] = least;
+    at = Math.max(at, next);
   }
-  let state = device.stateAt(moment[0]);
-  at = moment[0];
+  let state = null;
   for (let c = 0; c < width; c++) {
     if (c > 0 && moment[c] === moment[c - 1]) {
       const bands = found.bands.length + 1;
       found.top.copyWithin(c * bands, (c - 1) * bands, c * bands);
       continue;
     }
-    while (at < moment[c]) device.step(state, ++at);
+    // Where a point is nearer than the column before, the way begins there.
+    if (!state || moment[c] - at > 2 * device.facts.bucket) state = device.stateAt(moment[c]);
+    else while (at < moment[c]) device.step(state, ++at);
+    at = moment[c];
     stackUp(found, c, (series) => state[series]);
   }
 }
@@ -213,43 +210,74 @@ class Chart {
     this.most = this.top();
     this.paintBands();
     this.drawOverlay();
-    this.drawOverview(fresh);
+    this.drawOverview();
   }
 
   paintBands() {
-    const { columns, words } = this;
+    const { words } = this;
     const { width, height } = this.pixels;
     const { palette, chosen } = this.view;
-    const surface = pixel(palette.surface);
-    const paints = columns.bands.map((band) => this.paint(band, palette, chosen));
-    const perByte = height / this.most;
-    const hatch = Math.max(1, Math.round(this.scale));
-    const stride = columns.bands.length + 1;
-    words.fill(surface);
+    const nothing = { fill: pixel(palette.surface), stripes: 0 };
+    const paints = [...this.columns.bands.map((band) => this.paint(band, palette, chosen)), nothing];
+    const count = paints.length - 1;
+    const tops = this.topRows(count);
+    const unit = Math.max(1, Math.round(this.scale));
+    const [masks, period] = stripeMasks(unit);
+    // Row by row from the bottom, as memory lies; each column knows the band that it is in, and where that ends.
+    const inside = new Int16Array(width).fill(-1);
+    const top = new Int32Array(width).fill(height);
+    const [fill, line, mask] = [new Uint32Array(width), new Uint32Array(width), new Uint32Array(width)];
+    for (let y = height - 1; y >= 0; y--) {
+      let at = y * width;
+      let stripe = y % period;
+      for (let c = 0; c < width; c++) {
+        if (y < top[c]) {
+          let b = inside[c] + 1;
+          while (b < count && tops[c * count + b] > y) b++;
+          inside[c] = b;
+          top[c] = b < count ? tops[c * count + b] : -1;
+          fill[c] = paints[b].fill;
+          line[c] = paints[b].line;
+          mask[c] = paints[b].stripes * period;
+        }
+        words[at++] = masks[mask[c] + stripe] ? line[c] : fill[c];
+        stripe = stripe + 1 === period ? 0 : stripe + 1;
+      }
+    }
     for (let c = 0; c < width; c++) {
       let bottom = height;
-      for (let b = 0; b < paints.length; b++) {
-        const top = Math.max(0, Math.round(height - columns.top[c * stride + b + 1] * perByte));
-        if (top >= bottom) continue;
-        const { fill, edge, line } = paints[b];
-        for (let y = top, at = top * width + c; y < bottom; y++, at += width) {
-          words[at] = line !== undefined && ((c + y) / hatch) % 7 < paints[b].lineWidth ? line : fill;
-        }
-        if (bottom - top > 3 * hatch && edge !== undefined) words[top * width + c] = edge;
-        bottom = top;
+      for (let b = 0; b < count; b++) {
+        const row = tops[c * count + b];
+        if (row >= bottom) continue;
+        if (bottom - row > 3 * unit && paints[b].edge !== undefined) words[row * width + c] = paints[b].edge;
+        bottom = row;
       }
     }
     const context = this.bandCanvas.getContext("2d");
     context.putImageData(this.image, Math.round(this.left * this.scale), Math.round(MARGIN.top * this.scale));
   }
 
+  // The row at which each band of each column ends.
+  topRows(count) {
+    const { width, height } = this.pixels;
+    const perByte = height / this.most;
+    const rows = new Int32Array(width * count);
+    for (let c = 0, row = 0; c < width; c++) {
+      for (let b = 0, from = c * (count + 1) + 1; b < count; b++) {
+        rows[row++] = Math.max(0, Math.round(height - this.columns.top[from + b] * perByte));
+      }
+    }
+    return rows;
+  }
+
+  // How a band is filled: a colour, its upper edge, or stripes of a second colour.
   paint(band, palette, chosen) {
     const plain = this.view.colour(band);
     const dim = chosen !== null && chosen !== band.id ? (colour) => mix(colour, palette.surface, 0.72) : (colour) => colour;
     const fill = pixel(dim(plain));
-    if (band.kind === "pending") return { fill, line: pixel(dim(palette.surface)), lineWidth: 2.5 };
-    if (band.kind === "cached") return { fill, line: pixel(palette.cachedLine), lineWidth: 1 };
-    return { fill, edge: pixel(dim(mix(plain, palette.surface, 0.55))) };
+    if (band.kind === "pending") return { fill, line: pixel(dim(palette.surface)), stripes: 1 };
+    if (band.kind === "cached") return { fill, line: pixel(palette.cachedLine), stripes: 2 };
+    return { fill, edge: pixel(dim(mix(plain, palette.surface, 0.55))), stripes: 0 };
   }
 
   x(place) {
@@ -341,16 +369,20 @@ class Chart {
 
   drawMarks(context, palette) {
     let lastText = -Infinity;
+    let lastTick = -Infinity;
     for (const [row, kind, text] of this.view.device.facts.marks) {
       const x = this.x(this.view.axis.place(row + 1));
       if (x < this.left - 1 || x > this.left + this.plot.width + 1) continue;
+      // Ticks that would be one dark strip say nothing.
+      if (kind !== "oom" && x - lastTick < 6) continue;
+      if (kind !== "oom") lastTick = x;
       context.fillStyle = css(kind === "oom" ? palette.bad : palette.muted);
       if (kind === "oom") {
         context.fillRect(x - 1, MARGIN.top, 2, this.plot.height);
         const label = `refused: ${text.split(" refused")[0]}`;
         const width = context.measureText(label).width;
         if (x - lastText > width + 14) {
-          context.fillText(label, x + width + 8 > this.left + this.plot.width ? x - width - 5 : x + 5, MARGIN.top + 11);
+          context.fillText(label, x + width + 8 > this.left + this.plot.width ? x - width - 5 : x + 5, MARGIN.top + 26);
           lastText = x;
         }
       } else {
@@ -371,7 +403,7 @@ class Chart {
       context.lineTo(this.left + this.plot.width, y);
       context.stroke();
       context.fillStyle = css(palette.muted);
-      const text = bytes === 0 ? "0" : size(bytes, tickDecimals(step));
+      const text = bytes === 0 ? "0" : tickSize(bytes, step, this.most);
       context.fillText(text, this.left - 6 - context.measureText(text).width, y + 4);
     }
     const { axis, from, to, device } = this.view;
@@ -390,37 +422,19 @@ class Chart {
   }
 
   // The whole trace, small, with the part that is shown.
-  drawOverview(fresh) {
-    const { device, axis, bands, shown, palette } = this.view;
+  drawOverview() {
+    const { device, axis, shown, palette } = this.view;
     const context = this.overview.getContext("2d");
     const [width, height] = [this.pixels.width, this.overview.height];
-    const key = [this.measured, axis.byTime, shown.join(""), device.facts.index].join();
-    if (fresh || key !== this.overviewKey) {
-      this.overviewColumns = columnsOf(device, axis, axis.from, axis.to, width, bands, shown);
+    const left = Math.round(this.left * this.scale);
+    const key = [this.measured, axis.byTime, shown.join(""), device.facts.index, palette.surface].join();
+    if (key !== this.overviewKey) {
+      this.outline = this.outlineOf(width, height);
       this.overviewKey = key;
     }
-    const { top } = this.overviewColumns;
-    const stride = bands.length + 1;
-    const last = (offset) => (c) => top[c * stride + stride - 1 - offset];
-    let most = 1;
-    for (let c = 0; c < width; c++) most = Math.max(most, last(0)(c));
-    const left = Math.round(this.left * this.scale);
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, this.overview.width, height);
-    context.fillStyle = css(palette.sunken);
-    context.fillRect(left, 0, width, height);
-    for (const [offset, colour] of [[0, mix(palette.cachedLine, palette.sunken, 0.45)], [1, palette.pending], [2, mix(palette.accent, palette.sunken, 0.25)]]) {
-      context.fillStyle = css(colour);
-      context.beginPath();
-      context.moveTo(left, height);
-      for (let c = 0; c < width; c++) {
-        const y = height - (last(offset)(c) / most) * (height - 4 * this.scale);
-        context.lineTo(left + c, y);
-        context.lineTo(left + c + 1, y);
-      }
-      context.lineTo(left + width, height);
-      context.fill();
-    }
+    context.drawImage(this.outline, left, 0);
     const x = (place) => left + ((place - axis.from) / (axis.to - axis.from)) * width;
     const [start, end] = [x(this.view.from), x(this.view.to)];
     context.fillStyle = css(palette.surface, 0.62);
@@ -431,6 +445,35 @@ class Chart {
     context.strokeRect(start + 0.5, 0.5, Math.max(2, end - start - 1), height - 1);
     context.fillStyle = css(palette.ink);
     context.fillRect(x(axis.place(this.view.moment)) - this.scale / 2, 0, this.scale, height);
+  }
+
+  // A picture of what is mapped, used and held over the whole trace.
+  outlineOf(width, height) {
+    const { device, axis, bands, shown, palette } = this.view;
+    const { top } = columnsOf(device, axis, axis.from, axis.to, width, bands, shown);
+    const stride = bands.length + 1;
+    const last = (offset) => (c) => top[c * stride + stride - 1 - offset];
+    let most = 1;
+    for (let c = 0; c < width; c++) most = Math.max(most, last(0)(c));
+    const outline = document.createElement("canvas");
+    [outline.width, outline.height] = [width, height];
+    const context = outline.getContext("2d");
+    context.fillStyle = css(palette.sunken);
+    context.fillRect(0, 0, width, height);
+    const colours = [mix(palette.cachedLine, palette.sunken, 0.45), palette.pending, mix(palette.accent, palette.sunken, 0.25)];
+    colours.forEach((colour, offset) => {
+      context.fillStyle = css(colour);
+      context.beginPath();
+      context.moveTo(0, height);
+      for (let c = 0; c < width; c++) {
+        const y = height - (last(offset)(c) / most) * (height - 4 * this.scale);
+        context.lineTo(c, y);
+        context.lineTo(c + 1, y);
+      }
+      context.lineTo(width, height);
+      context.fill();
+    });
+    return outline;
   }
 
   // What is under a point of the chart: the column, its moment, and the band.
@@ -446,6 +489,15 @@ class Chart {
   }
 }
 
+// Which pixels of a diagonal are lines: none, those of wide stripes, those of thin ones.
+function stripeMasks(unit) {
+  const period = 7 * unit;
+  const masks = new Uint8Array(3 * period);
+  masks.fill(1, period, period + Math.round(2.5 * unit));
+  masks.fill(1, 2 * period, 2 * period + unit);
+  return [masks, period];
+}
+
 // A step of bytes that gives about so many ticks: a power of two, in the unit that the most has.
 function byteStep(most, ticks) {
   let step = 2 ** Math.floor(Math.log2(most / ticks));
@@ -453,9 +505,12 @@ function byteStep(most, ticks) {
   return Math.max(1, step);
 }
 
-function tickDecimals(step) {
-  const unit = 1024 ** Math.max(0, Math.floor(Math.log2(step) / 10));
-  return step / unit >= 256 ? 2 : 0;
+// All ticks have the unit of the most.
+function tickSize(bytes, step, most) {
+  const power = Math.max(0, Math.min(UNITS.length, Math.floor(Math.log2(most) / 10)));
+  if (power === 0) return `${bytes} B`;
+  const unit = 1024 ** power;
+  return `${(bytes / unit).toFixed(Math.max(0, Math.min(2, Math.ceil(-Math.log2(step / unit)))))} ${UNITS[power - 1]}`;
 }
 
 function decimalStep(span, ticks) {

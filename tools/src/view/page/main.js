@@ -36,15 +36,13 @@ class View {
     this.shown = placeShown;
     this.bands = bandsOf(device, placeShown);
     this.rankOf = new Map(this.bands.filter((band) => band.kind === "stack").map((band) => [band.stack, band.rank]));
+    device.useOnly(placeShown);
     const points = device.pointMoment.length;
-    device.pointUsed = new Float64Array(points);
     this.most = 0;
     for (let point = 0; point < points; point++) {
       let reserved = 0;
-      device.facts.series.forEach(([place, kind], series) => {
-        const value = device.pointValue[series * points + point];
-        if (kind !== "cached") device.pointUsed[point] += value;
-        if (placeShown[place]) reserved += value;
+      device.facts.series.forEach(([place], series) => {
+        if (placeShown[place]) reserved += device.pointValue[series * points + point];
       });
       this.most = Math.max(this.most, reserved);
     }

@@ -60,7 +60,7 @@ class MemoryMap {
     const { palette, device } = this.view;
     const bytes = segments.reduce((sum, segment) => sum + segment.bytes, 0);
     context.fillStyle = css(palette.ink2);
-    context.fillText(`${device.lane(lane)}: ${size(bytes)} in ${count(segments.length)} ${segments.length === 1 ? "segment" : "segments"}`, 0, top + 13);
+    context.fillText(`${device.lane(lane)}: ${size(bytes)} in ${count(segments.length)} ${segments.length === 1 ? "segment" : "segments"}`, 0, top + 13, width);
     for (const segment of segments) {
       const perByte = segment.width / segment.bytes;
       const place = (offset, length) => this.lines(segment.offset + offset, length, width, top + 20);

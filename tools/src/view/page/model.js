@@ -56,6 +56,7 @@ class Device {
     const length = read("stackLength", Uint32Array);
     this.stackFrame = read("stackFrame", Uint32Array);
     this.stackOwn = read("stackOwn", Uint8Array);
+    this.stackBytes = read("stackBytes");
     this.stackStart = new Uint32Array(length.length + 1);
     for (let i = 0; i < length.length; i++) this.stackStart[i + 1] = this.stackStart[i] + length[i];
     this.stackCount = length.length;
@@ -163,26 +164,17 @@ class Device {
     }
   }
 
-  // How much more is used at a moment than at the one before, in the places that are shown.
-  usedChange(moment, shown) {
-    let change = 0;
-    for (let c = this.changeStart[moment]; c < this.changeStart[moment + 1]; c++) {
-      const kind = this.changeKind[c];
-      if (kind !== BORN && kind !== GONE) continue;
-      const block = this.changeItem[c];
-      if (!shown[this.placeOfLane[this.laneOf(block)]]) continue;
-      change += kind === BORN ? this.blocks.bytes[block] : -this.blocks.bytes[block];
+  // Works out what is used at each moment, in the places that are shown.
+  useOnly(shown) {
+    const { blocks } = this;
+    const used = new Float64Array(this.end + 2);
+    for (let i = 0; i < blocks.count; i++) {
+      if (!shown[this.placeOfLane[this.laneOf(i)]]) continue;
+      used[blocks.first[i]] += blocks.bytes[i];
+      used[blocks.gone[i]] -= blocks.bytes[i];
     }
-    return change;
-  }
-
-  // Used bytes of a state, in the places that are shown.
-  usedOf(state, shown) {
-    let used = 0;
-    this.facts.series.forEach(([place, kind], series) => {
-      if (shown[place] && kind !== "cached") used += state[series];
-    });
-    return used;
+    for (let m = 1; m <= this.end; m++) used[m] += used[m - 1];
+    this.used = used;
   }
 
   // The blocks that are there at a moment, in the places that are shown.
@@ -245,11 +237,11 @@ class Device {
     return name === "" || name === "rust" ? `${file}:${line}` : `${file}:${line} in ${name}`;
   }
 
-  // The line that a stack is told by.
+  // The line that a stack is told by; without one its blocks' size.
   site(stack) {
     if (stack >= this.stackCount) return `${count(this.facts.unlisted)} more stacks, not listed`;
     const start = this.stackStart[stack];
-    if (start === this.stackStart[stack + 1]) return "no stack recorded";
+    if (start === this.stackStart[stack + 1]) return `blocks of ${size(this.stackBytes[stack])}, no stack recorded`;
     return this.line(this.stackFrame[start + this.stackOwn[stack]]);
   }
 

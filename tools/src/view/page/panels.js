@@ -81,7 +81,19 @@ function showDetail(view) {
   if (view.chosenBlock !== null) showBlock(view, room, view.chosenBlock);
   else if (typeof view.chosen === "number") showStack(view, room, view.chosen);
   else if (view.chosen !== null) showKind(view, room, view.chosen);
-  else room.replaceChildren(make("h2", "", "Nothing is chosen"), make("p", "faint", "Click a band of the timeline, a line of the list, or a block of the map."));
+  else showLargest(view, room);
+}
+
+// Where nothing was chosen, what holds the most.
+function showLargest(view, room) {
+  const { device, moment, shown } = view;
+  const [largest] = stacksAt(device, moment, shown);
+  const { pending } = sumsOf(device, device.stateAt(moment), shown);
+  const hint = "Click a band of the timeline, a line of the list, or a block of the map.";
+  if (pending > (largest ? largest.bytes : 0)) showKind(view, room, "pending");
+  else if (largest) showStack(view, room, largest.stack);
+  else room.replaceChildren();
+  room.append(make("p", "faint", pending || largest ? `This holds the most now. ${hint}` : hint));
 }
 
 function pairs(entries) {
@@ -90,11 +102,13 @@ function pairs(entries) {
   return list;
 }
 
-function stackLines(device, stack) {
+// The frames of a stack under a title; nothing where none were recorded.
+function stackLines(device, stack, title) {
   const lines = device.frames(stack);
-  if (!lines.length) return make("p", "faint", device.site(stack));
+  if (!lines.length) return [];
   const own = device.stackOwn[stack];
-  return make("ol", "stack", ...lines.map((line, place) => make("li", place === own ? "own" : "", line)));
+  const items = lines.map((line, place) => make("li", place === own ? "own" : "", line));
+  return [make("h3", "", title), make("ol", "stack", ...items)];
 }
 
 // Bytes and blocks by lane, most first.
@@ -126,8 +140,7 @@ function showStack(view, room, stack) {
   room.replaceChildren(
     make("div", "bar", colourSwatch(view.stackColour(stack)), make("h2", "", device.site(stack))),
     pairs(entries),
-    make("h3", "", "Stack, innermost first"),
-    stackLines(device, stack),
+    ...stackLines(device, stack, "Stack, innermost first"),
   );
   room.dataset.stack = stack;
   room.dataset.bytes = requested;
@@ -186,7 +199,6 @@ function showBlock(view, room, block) {
   room.replaceChildren(
     make("div", "bar", colourSwatch(view.stackColour(stack)), make("h2", "", `Block of ${size(bytes[block])}`)),
     pairs(entries),
-    make("h3", "", "Allocated by, innermost first"),
-    stackLines(device, stack),
+    ...stackLines(device, stack, "Allocated by, innermost first"),
   );
 }

@@ -8,7 +8,12 @@ function make(tag, className, ...children) {
   return element;
 }
 
-const MOMENTS = { out_of_memory: "out of memory", stall: "the host waited for memory", peak: "the peak, as no request failed", end: "the end" };
+const MOMENTS = {
+  out_of_memory: "Memory ran out at ",
+  stall: "No request failed, but the host waited for memory; shown is the wait at ",
+  peak: "No request failed; shown is the peak, at ",
+  end: "Shown is the end, at ",
+};
 
 function showVerdict(room, device, goTo) {
   const { verdict, ledger } = device.facts;
@@ -48,7 +53,7 @@ function asked(verdict, goTo) {
     const button = make("button", "", `event ${count(verdict.event)}`);
     button.type = "button";
     button.addEventListener("click", () => goTo(verdict.event));
-    parts.push(`Told is ${MOMENTS[verdict.moment]}: `, button);
+    parts.push(MOMENTS[verdict.moment], button);
   }
   return parts;
 }
@@ -67,6 +72,7 @@ function ledgerBar(ledger, sums) {
     "rounding": "var(--rounding)",
     "pending": "var(--pending)",
     "outside of the allocator": "var(--bad)",
+    "free in its segments": "var(--others)",
     "free on the device": "var(--grid)",
   };
   const bar = make("div", "ledger");
