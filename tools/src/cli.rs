@@ -91,6 +91,15 @@ pub(crate) enum Command {
                       Exit codes: 0 the page is there · 1 it could not be written · 2 bad input"
     )]
     View(ViewArgs),
+    /// Show a snapshot in the terminal: the verdict, memory over time, and what holds it at any moment
+    #[command(
+        long_about = "Show a snapshot in the terminal, for machines that are reached by ssh: the verdict, memory over time as \
+                      a chart, each stream, and what holds the memory at the moment under the cursor.\n\n\
+                      Keys: arrows move the cursor, + and - zoom, tab goes through the streams, ? lists all, q leaves.",
+        after_help = "Examples:\n  highwater tui snapshot.pickle\n  highwater tui rank0.pickle.xz --capacity 80GiB\n\n\
+                      Exit codes: 0 it was shown · 1 the terminal failed · 2 bad input, or stdout is no terminal"
+    )]
+    Tui(TuiArgs),
     /// Measure speed
     Bench(BenchArgs),
     /// Replay memory snapshots as timed work against the allocator
@@ -262,6 +271,18 @@ pub(crate) struct ViewArgs {
     /// The page, or - for stdout; by default the snapshot's name with .html, in this folder
     #[arg(short, long, value_name = "OUT.html")]
     pub(crate) output: Option<PathBuf>,
+
+    /// Memory of the device, which PyTorch's snapshots do not tell
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) capacity: Option<u64>,
+}
+
+/// Options of `highwater tui`.
+#[derive(Debug, Args)]
+pub(crate) struct TuiArgs {
+    /// A snapshot, plain or compressed (gzip, xz, zstd)
+    #[arg(value_name = "FILE")]
+    pub(crate) snapshot: PathBuf,
 
     /// Memory of the device, which PyTorch's snapshots do not tell
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

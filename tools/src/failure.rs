@@ -44,6 +44,9 @@ pub(crate) enum Failure {
         /// Why.
         reason: String,
     },
+    /// The terminal failed.
+    #[error("{0}, drawing on the terminal")]
+    Terminal(std::io::Error),
     /// What was found out could not be printed.
     #[error("{0}, writing to stdout")]
     Print(std::io::Error),
@@ -274,6 +277,9 @@ pub(crate) enum InputError {
     /// A format that this build does not have.
     #[error("this build cannot write Parquet, export parquet; build with --features parquet, or export sqlite")]
     NoParquet,
+    /// A stdout that nothing can be drawn on.
+    #[error("stdout is no terminal, tui; run it in one, or use highwater view or highwater why")]
+    NoTerminal,
     /// A page in the place of its snapshot.
     #[error("the page would take the place of the snapshot, -o {}; give another file", .0.display())]
     OverSnapshot(PathBuf),
@@ -334,6 +340,7 @@ impl Failure {
             Failure::Run { .. }
             | Failure::Write { .. }
             | Failure::WritePage { .. }
+            | Failure::Terminal(_)
             | Failure::Print(_)
             | Failure::Kernels(_)
             | Failure::Missing { .. }

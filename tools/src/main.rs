@@ -20,6 +20,7 @@ mod replay;
 mod scratch;
 mod snapshot;
 mod train;
+mod tui;
 mod view;
 mod warnings;
 mod why;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Command::Why(arguments) => why::run(arguments),
         Command::Snapshot(arguments) => snapshot::run(arguments),
         Command::View(arguments) => view::run(arguments),
+        Command::Tui(arguments) => tui::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Replay(arguments) => replay::run(arguments),
         Command::Bound(arguments) => bound::run(arguments),
