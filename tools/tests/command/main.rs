@@ -1,6 +1,7 @@
 //! The `highwater` command as a user meets it: words in; exit code, streams and files out.
 
 mod bad_input;
+mod browser;
 mod help;
 mod replay;
 #[path = "../../src/scratch.rs"]
@@ -8,4 +9,5 @@ mod scratch;
 mod snapshot;
 mod support;
 mod training;
+mod view;
 mod why;
