@@ -47,7 +47,7 @@ impl Layer {
 
     /// The layer at a height, bytes.
     fn at(sums: &Sums, bytes: f64) -> Self {
-        let held = (sums.live_bytes + sums.rounding_bytes) as f64;
+        let held = sums.live_bytes.saturating_add(sums.rounding_bytes) as f64;
         if bytes < held {
             Layer::Held
         } else if bytes < sums.used_bytes() as f64 {
@@ -101,7 +101,7 @@ impl Widget for Chart<'_> {
 }
 
 fn draw_cell(column: &Column, bottom: f64, height: f64, cell: &mut ratatui::buffer::Cell) {
-    let held = (column.sums.live_bytes + column.sums.rounding_bytes) as f64;
+    let held = column.sums.live_bytes.saturating_add(column.sums.rounding_bytes) as f64;
     let part = (held - bottom) / height;
     let above = Layer::at(&column.sums, bottom + height * 0.999);
     if (0.0..1.0).contains(&part) && (part * 8.0) as usize > 0 {

@@ -255,3 +255,32 @@ fn marks(loaded: &Loaded, device: usize) -> Vec<Value> {
     let last = |marks: Vec<Value>| marks.into_iter().rev().take(MOST_MARKS).rev();
     last(failures).chain(last(snapshots)).chain(last(scopes)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use highwater::history::read;
+    use highwater::history::{MappedRange, Segment, Snapshot, StackId};
+
+    use super::*;
+
+    #[test]
+    fn ranges_that_touch_are_one_region_and_others_stay_apart() {
+        const MIB: u64 = 1 << 20;
+        let mut snapshot = Snapshot::new();
+        let range = |address, stream| MappedRange { address, bytes: 4 * MIB, stream, stack: StackId::EMPTY };
+        let mapped = vec![range(16 * MIB, 1), range(20 * MIB, 2), range(64 * MIB, 1)];
+        snapshot.device_mut(0).segments = Segment::runs(mapped, vec![]).unwrap();
+        let mut file = Vec::new();
+        snapshot.write_to(&mut file).unwrap();
+        let loaded = read::read(&file, &read::Options::default()).unwrap();
+        let regions = Regions::of(&Timeline::of(&loaded, 0));
+        assert_eq!(regions.facts(), [json!(["0x1000000", 0]), json!(["0x4000000", 10 * MIB])]);
+        assert_eq!([16, 21, 24, 65].map(|mib| regions.position(mib * MIB) / MIB as i64), [0, 5, 8, 11]);
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        assert_eq!(cut(&"é".repeat(500)), "é".repeat(400));
+    }
+}

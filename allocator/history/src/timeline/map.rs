@@ -98,7 +98,7 @@ impl Timeline {
             let source = self.sources[block.source];
             if wanted(source.lane) {
                 let sum = sums.entry(source.holder).or_default();
-                *sum = (sum.0 + block.requested_bytes, sum.1 + 1);
+                *sum = (sum.0.saturating_add(block.requested_bytes), sum.1 + 1);
             }
         }
         let of = |(holder, (bytes, blocks))| HeldBytes { holder, bytes, blocks };

@@ -217,6 +217,11 @@ proptest! {
         }
         for (index, one) in timeline.blocks().iter().enumerate() {
             prop_assert!(one.first <= one.freed && one.freed <= one.gone && one.first < one.gone, "{one:?}");
+            for moment in one.first..one.gone.min(timeline.events() + 1) {
+                let mut there = timeline.mapped().iter().filter(|range| range.is_at(moment));
+                let inside = there.any(|range| (range.address..range.address + range.bytes).contains(&one.address));
+                prop_assert!(inside, "{one:?} at {moment}");
+            }
             for other in &timeline.blocks()[..index] {
                 let times = one.first < other.gone && other.first < one.gone;
                 prop_assert!(!(times && one.address == other.address), "{one:?} {other:?}");

@@ -302,7 +302,7 @@ class Chart {
     const stride = this.columns.bands.length + 1;
     this.stepLine(context, (c) => this.columns.top[c * stride + stride - 1], css(palette.ink), 1.5, []);
     if ((this.view.to - this.view.from) / this.pixels.width > 2 && !axis.byTime) {
-      this.stepLine(context, (c) => this.columns.low[c], css(palette.ink, 0.65), 1, [1.5, 2.5]);
+      this.stepLine(context, (c) => this.columns.low[c], css(palette.ink, 0.5), 1, [1.5, 2.5]);
     }
     if (shown.every(Boolean)) {
       this.level(context, device.facts.limit, "limit", palette.bad);

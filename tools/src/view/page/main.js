@@ -169,6 +169,8 @@ function showKinds(view) {
   const key = (className, text) => make("span", "", make("i", `swatch ${className}`), text);
   const { limit, capacity } = view.device.facts;
   document.getElementById("kinds").replaceChildren(
+    key("others", "other stacks"),
+    key("rounding", "rounding"),
     key("pending", "given back, waiting"),
     key("cached", "cached"),
     key("line", "reserved"),
@@ -284,7 +286,7 @@ function listenToKeys(view) {
     Escape: () => view.choose(null),
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target instanceof HTMLSelectElement) return;
     const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
     event.preventDefault();
