@@ -93,7 +93,7 @@ function columnsOf(device, axis, from, to, width, bands, shown) {
 }
 
 function fromLevel(device, level, found, edge) {
-  const points = device.pointMoment.length;
+  const series = device.facts.series.length;
   const used = (bucket) => device.used[device.pointMoment[level.point[bucket]]];
   for (let c = 0; c < found.width; c++) {
     const last = level.point.length - 1;
@@ -108,7 +108,7 @@ function fromLevel(device, level, found, edge) {
     const point = level.point[best];
     found.moment[c] = device.pointMoment[point];
     found.low[c] = low;
-    stackUp(found, c, (series) => device.pointValue[series * points + point]);
+    stackUp(found, c, device.pointValue, point * series);
   }
 }
 
@@ -140,18 +140,18 @@ function fromEvents(device, axis, found, edge) {
     if (!state || moment[c] - at > 2 * device.facts.bucket) state = device.stateAt(moment[c]);
     else while (at < moment[c]) device.step(state, ++at);
     at = moment[c];
-    stackUp(found, c, (series) => state[series]);
+    stackUp(found, c, state, 0);
   }
 }
 
-// The tops of the bands of a column, one on the other.
-function stackUp(found, c, valueOf) {
+// The tops of the bands of a column, one on the other. Its values begin at a place of an array.
+function stackUp(found, c, values, start) {
   const { bands, top } = found;
   let at = c * (bands.length + 1);
   let sum = 0;
   for (const band of bands) {
     let value = 0;
-    for (const series of band.series) value += valueOf(series);
+    for (const series of band.series) value += values[start + series];
     sum += Math.max(0, value);
     top[++at] = sum;
   }

@@ -37,13 +37,13 @@ class View {
     this.bands = bandsOf(device, placeShown);
     this.rankOf = new Map(this.bands.filter((band) => band.kind === "stack").map((band) => [band.stack, band.rank]));
     device.useOnly(placeShown);
-    const points = device.pointMoment.length;
+    const seriesShown = device.facts.series.map(([place]) => placeShown[place]);
     this.most = 0;
-    for (let point = 0; point < points; point++) {
+    for (let point = 0, at = 0; point < device.pointMoment.length; point++) {
       let reserved = 0;
-      device.facts.series.forEach(([place], series) => {
-        if (placeShown[place]) reserved += device.pointValue[series * points + point];
-      });
+      for (let series = 0; series < seriesShown.length; series++, at++) {
+        if (seriesShown[series]) reserved += device.pointValue[at];
+      }
       this.most = Math.max(this.most, reserved);
     }
   }

@@ -66,7 +66,7 @@ class Device {
     const { facts } = this;
     this.pointMoment = read("pointMoment", Uint32Array);
     this.pointLow = read("pointLow");
-    this.pointValue = read("pointValue");
+    this.pointValue = turned(read("pointValue"), this.pointMoment.length);
     this.levels = [{ bucket: facts.bucket, point: Uint32Array.from(this.pointMoment.keys()), low: this.pointLow }];
     for (let i = 0; i < facts.coarser; i++) {
       this.levels.push({ bucket: facts.bucket * 2 ** (i + 1), point: read(`levelPoint${i}`, Uint32Array), low: read(`levelLow${i}`) });
@@ -134,9 +134,8 @@ class Device {
   // The state at a moment: a fresh array of the values of all series.
   stateAt(moment) {
     const point = lastNotAbove(this.pointMoment, moment);
-    const points = this.pointMoment.length;
-    const state = new Float64Array(this.facts.series.length);
-    for (let s = 0; point >= 0 && s < state.length; s++) state[s] = this.pointValue[s * points + point];
+    const series = this.facts.series.length;
+    const state = point < 0 ? new Float64Array(series) : this.pointValue.slice(point * series, (point + 1) * series);
     for (let m = point < 0 ? 0 : this.pointMoment[point] + 1; m <= moment; m++) this.step(state, m);
     return state;
   }
@@ -271,4 +270,14 @@ class Device {
     for (const [row, , text] of this.facts.marks) if (row === moment - 1) said.push(text);
     return said.length ? said.join("; ") : "an event that changes nothing";
   }
+}
+
+// Values by point, from those by series: what is looked at together lies together.
+function turned(values, points) {
+  const turned = new Float64Array(values.length);
+  const series = values.length / points;
+  for (let s = 0, from = 0; s < series; s++) {
+    for (let point = 0, to = s; point < points; point++, to += series) turned[to] = values[from++];
+  }
+  return turned;
 }
