@@ -136,10 +136,11 @@ impl World {
     pub(crate) fn verify(&self, stream: &Stream, value: u8) -> impl FnOnce(&mut [OperandBytes]) + Send + use<> {
         let (wrong, name) = (self.wrong.clone(), stream.name().to_owned());
         move |operands| {
-            let bytes = operands[0].as_bytes();
-            if let Some(at) = bytes.iter().position(|&byte| byte != value) {
-                let found = bytes[at];
-                wrong.lock().unwrap().push(format!("{name}: byte {at} is {found}, expected {value}"));
+            for bytes in operands.iter().map(|operand| operand.as_bytes()) {
+                if let Some(at) = bytes.iter().position(|&byte| byte != value) {
+                    let found = bytes[at];
+                    wrong.lock().unwrap().push(format!("{name}: byte {at} is {found}, expected {value}"));
+                }
             }
         }
     }
