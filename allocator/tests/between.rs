@@ -6,7 +6,7 @@ use std::thread;
 
 use highwater::device::sim::SimDevice;
 use highwater::device::{Cost, Device, DeviceCall};
-use highwater::{Allocator, Buffer, Stream};
+use highwater::{Allocator, Buffer, Policy, Settings, SettingsBuilder, Stream};
 
 use crate::world::{GRANULE, GRANULES, HookedDevice, address, granules, still, ticks};
 
@@ -20,9 +20,13 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
+        Self::with(still())
+    }
+
+    fn with(settings: SettingsBuilder) -> Self {
         let sim = SimDevice::new(ticks());
         let device = HookedDevice::new(sim.clone());
-        let allocator = Allocator::with_settings(device.clone(), still().build().unwrap()).unwrap();
+        let allocator = Allocator::with_settings(device.clone(), settings.build().unwrap()).unwrap();
         let (s, t) = (allocator.create_stream("s").unwrap(), allocator.create_stream("t").unwrap());
         Stage { sim, device, allocator, s, t }
     }
@@ -203,4 +207,44 @@ fn a_heap_that_somebody_is_in_is_passed_over() {
         assert!(stage.device.has_run());
         stage.allocator.check().unwrap();
     }
+}
+
+fn moving(policy: Policy) -> Stage {
+    Stage::with(Settings::builder().policy(policy).page_time(1.0))
+}
+
+#[test]
+fn a_record_right_before_memory_is_waited_for_does_not_order_who_uses_it_first() {
+    let stage = moving(Policy::Wait);
+    let u = stage.allocator.create_stream("u").unwrap();
+    let used: Buffer<u8> = stage.s.alloc(granules(GRANULES)).unwrap();
+    stage.s.launch("fill", Cost::exact(100)).write(&used).submit().unwrap();
+    drop(used);
+    let t = stage.t.clone();
+    stage.device.before(DeviceCall::Wait, move || drop(t.record().unwrap()));
+    let lent: Buffer<u8> = stage.t.alloc(granules(GRANULES)).unwrap();
+    assert!(stage.device.has_run());
+    assert_eq!(stage.allocator.memory_stats().waits_inserted, 1);
+    u.launch("fill", Cost::exact(1)).write(&lent).submit().unwrap();
+    stage.sim.cluster().settle().unwrap();
+    assert!(stage.sim.cluster().hazards().is_empty());
+}
+
+#[test]
+fn memory_that_is_used_again_while_it_is_on_its_way_is_waited_for_by_nobody_who_need_not() {
+    let stage = moving(Policy::Grow);
+    drop(stage.s.alloc::<u8>(granules(4)).unwrap());
+    let s = stage.s.clone();
+    // The heap of `t` has no addresses yet. It has seen by then what is free in the heap of `s`.
+    stage.device.before(DeviceCall::Reserve, move || {
+        let again: Buffer<u8> = s.alloc(granules(4)).unwrap();
+        busy(&s, &again);
+    });
+    let grown: Buffer<u8> = stage.t.alloc(granules(4)).unwrap();
+    assert!(stage.device.has_run());
+    let stats = stage.allocator.memory_stats();
+    assert_eq!((stats.waits_inserted, stats.pages_moved, stats.handles_created), (0, 0, 8));
+    stage.t.launch("fill", Cost::exact(1)).write(&grown).submit().unwrap();
+    stage.sim.cluster().settle().unwrap();
+    assert!(stage.sim.cluster().hazards().is_empty());
 }

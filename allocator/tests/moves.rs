@@ -1,9 +1,10 @@
 //! Free memory that moves: within a heap, and from stream to stream.
 
-use highwater::device::DeviceCall;
+use highwater::device::sim::SimConfig;
+use highwater::device::{CostModel, DeviceCall};
 use highwater::{Buffer, Policy, Settings};
 
-use crate::world::{GRANULE, GRANULES, World, address, granules};
+use crate::world::{GRANULE, GRANULES, World, address, granules, ticks};
 
 const ALL: u64 = GRANULES;
 
@@ -170,6 +171,20 @@ fn memory_of_open_streams_stays_where_it_is() {
 }
 
 #[test]
+fn not_even_within_its_heap_does_memory_of_an_open_stream_move() {
+    let world = world();
+    let [s] = world.streams();
+    s.mark_open();
+    let mut blocks = filled(&world, &s, &[0; 5]);
+    drop((blocks.remove(3), blocks.remove(1)));
+    let joined = world.bytes(&s, granules(2));
+    assert_eq!((world.stats().pages_moved, world.stats().handles_created), (0, 7));
+    drop((joined, blocks, s));
+    world.pass(10);
+    world.end();
+}
+
+#[test]
 fn no_wait_for_memory_is_put_behind_an_open_stream() {
     let world = world();
     let [s, t, open] = world.streams();
@@ -226,6 +241,7 @@ fn memory_in_use_through_an_old_mapping_is_not_unmapped() {
     drop(world.bytes(&t, granules(ALL)));
     // Free where it is now, and its old mapping still used.
     assert_eq!(world.allocator.trim(0), ALL * GRANULE);
+    assert_eq!((world.stats().cached_bytes, world.stats().stray_bytes), (ALL * GRANULE, 0), "it stays of use");
     world.pass(50);
     assert_eq!(world.allocator.trim(0), ALL * GRANULE);
     world.pass(60);
@@ -349,4 +365,43 @@ fn an_open_stream_takes_the_same_addresses_whatever_is_free_elsewhere() {
         place
     });
     assert_eq!(places[0], places[1]);
+}
+
+#[test]
+fn the_history_says_whom_a_stream_waits_for_where_memory_moves() {
+    let world = world();
+    let [s, t] = world.streams();
+    let used = world.bytes(&s, granules(ALL));
+    world.fill(&s, &used, 1, 100);
+    drop(used);
+    let lent = world.bytes(&t, granules(ALL));
+    let snapshot = world.allocator.snapshot();
+    let waits: Vec<(u64, u64)> =
+        snapshot.devices[0].notes.waits_inserted.iter().map(|wait| (wait.fact.stream, wait.fact.for_stream)).collect();
+    assert_eq!(waits, [(2, 1)]);
+    drop((lent, s, t));
+    world.pass(100);
+    world.end();
+}
+
+/// Many small handles can move one by one, but each costs calls: there are as many as the time for them allows.
+#[test]
+fn handles_are_small_where_there_is_time_for_calls_until_it_is_spent() {
+    let made = |part: f64, map_ns: u64| {
+        let cost = CostModel { map_ns, ..CostModel::free() };
+        let world = World::new(SimConfig { cost, ..ticks() }, Settings::builder().page_time(part));
+        let [s] = world.streams();
+        world.pass(10_000_000);
+        let [first, second] = [0, 1].map(|_| {
+            let before = world.stats().handles_created;
+            (world.bytes(&s, granules(4)), world.stats().handles_created - before)
+        });
+        let made = (first.1, second.1);
+        drop((first, second, s));
+        world.end();
+        made
+    };
+    assert_eq!(made(0.0, 0), (1, 1));
+    assert_eq!(made(0.5, 0), (4, 4));
+    assert_eq!(made(0.5, 5_000_000), (4, 1), "the first four have taken 20 ms");
 }

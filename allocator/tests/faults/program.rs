@@ -64,6 +64,7 @@ impl Program<'_> {
         for act in acts {
             self.act(*act, [s, t, u.unwrap_or(t)]);
         }
+        world.allocator.snapshot().check().unwrap();
         world.allocator.trim(3 * GRANULE);
         world.allocator.trim(0);
         self.errors

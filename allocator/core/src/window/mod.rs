@@ -350,6 +350,8 @@ struct Parts {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    mod spares;
+
     use super::*;
     use crate::BlockId;
     use crate::space::Mapping;
