@@ -1,8 +1,6 @@
 //! What stands behind a heap's lock: the heap itself, its part of the history, and who asked for its blocks.
 
-use std::collections::BTreeMap;
-
-use highwater_core::{Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window};
+use highwater_core::{BlockId, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window};
 use highwater_history::{Action, Context, Record, Ring};
 
 /// A free on its way to a heap.
@@ -17,8 +15,8 @@ pub(crate) struct HeapState {
     pub(crate) heap: Heap,
     pub(crate) ring: Ring,
     stream: u64,
-    /// Where blocks were asked for, by address: those given out, and freed ones that wait.
-    births: BTreeMap<u64, Context>,
+    /// Where blocks were asked for, by their numbers: those given out, and freed ones that wait. The others are of no use.
+    births: Vec<Context>,
 }
 
 impl HeapState {
@@ -27,7 +25,7 @@ impl HeapState {
             heap: Heap::new(granularity),
             ring: Ring::new(history_bytes),
             stream: u64::from(stream.0),
-            births: BTreeMap::new(),
+            births: Vec::new(),
         }
     }
 
@@ -46,7 +44,11 @@ impl HeapState {
     }
 
     fn born(&mut self, placed: Placement, requested: u64, time_ns: u64, context: Context) {
-        self.births.insert(placed.address, context);
+        let index = placed.block.0 as usize;
+        if index >= self.births.len() {
+            self.births.resize(index + 1, context);
+        }
+        self.births[index] = context;
         let action = Action::Alloc {
             address: placed.address,
             bytes: requested,
@@ -65,8 +67,7 @@ impl HeapState {
         satisfied: impl Fn(Wait) -> Satisfied,
     ) -> usize {
         let retired = self.heap.retire(now, satisfied);
-        for Retired { address, requested } in &retired {
-            self.births.remove(address);
+        for Retired { address, requested, .. } in &retired {
             let action = Action::FreeCompleted { address: *address, bytes: *requested, stream: self.stream };
             self.note(time_ns, action, context);
         }
@@ -78,9 +79,9 @@ impl HeapState {
         self.ring.push(Record { time_ns, action, context });
     }
 
-    /// Where the block at `address` was asked for.
-    pub(crate) fn birth(&self, address: u64) -> Option<Context> {
-        self.births.get(&address).copied()
+    /// Where a block was asked for that is given out, or whose free is pending.
+    pub(crate) fn birth(&self, block: BlockId) -> Context {
+        self.births[block.0 as usize]
     }
 }
 
@@ -91,7 +92,6 @@ impl Receive<FreeMessage> for HeapState {
         let info = self.heap.free(freed);
         let (address, bytes, stream) = (info.address, info.requested, self.stream);
         if waits == 0 {
-            self.births.remove(&address);
             self.note(time_ns, Action::Freed { address, bytes, stream }, context);
         } else {
             self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);

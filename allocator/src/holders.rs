@@ -32,7 +32,7 @@ impl Holders {
                 continue;
             }
             self.seen += 1;
-            let birth = state.birth(block.address).expect("a block that is given out was asked for");
+            let birth = state.birth(block.block);
             self.count(stream, birth.location, block.requested);
         }
     }

@@ -98,7 +98,7 @@ fn block(tile: &TileInfo, state: &HeapState, snapshot: &mut Snapshot) -> Option<
         TileKind::Pending => BlockState::PendingFree,
         TileKind::Live => BlockState::Allocated,
     };
-    let stack = state.birth(tile.address).map_or(StackId::EMPTY, |birth| snapshot.stack_of(birth));
+    let stack = tile.block.map_or(StackId::EMPTY, |block| snapshot.stack_of(state.birth(block)));
     let TileInfo { address, bytes, requested, .. } = *tile;
     Some(Block { address, bytes, requested_bytes: requested, state: state_of, stack })
 }

@@ -8,9 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use slab::Slab;
-
-use crate::space::{Content, Space};
+use crate::space::Space;
+use crate::tiles::{Content, Tile, TileId};
 use crate::window::{Ghost, GhostState, Search, Supply, Window};
 use crate::{BlockId, Books, Mapping, Position, Receive, SMALL_BYTES, StreamIndex, Wait, join_waits, rounded};
 
@@ -52,7 +51,9 @@ pub enum Satisfied {
 /// A pending free that came to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Retired {
-    /// The address of the block that it was.
+    /// The block that it was; its number may belong to another one by now.
+    pub block: BlockId,
+    /// Its address.
     pub address: u64,
     /// The length that had been asked for, bytes.
     pub requested: u64,
@@ -72,6 +73,8 @@ pub struct Unoccupied {
 /// A block that is given out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockInfo {
+    /// Its number.
+    pub block: BlockId,
     /// First address.
     pub address: u64,
     /// What was asked for, bytes.
@@ -82,6 +85,7 @@ pub struct BlockInfo {
 
 #[derive(Debug)]
 struct Pending {
+    block: BlockId,
     address: u64,
     bytes: u64,
     requested: u64,
@@ -109,6 +113,8 @@ pub struct TileInfo {
     pub bytes: u64,
     /// What was asked for, bytes; for a free tile 0.
     pub requested: u64,
+    /// The block that it is or, as long as its free is pending, was.
+    pub block: Option<BlockId>,
     /// What it is.
     pub kind: TileKind,
 }
@@ -130,7 +136,6 @@ impl std::error::Error for CheckError {}
 pub struct Heap {
     small: Space,
     large: Space,
-    blocks: Slab<BlockInfo>,
     /// By number: the order of the frees.
     pending: BTreeMap<u64, Pending>,
     pending_next: u64,
@@ -148,7 +153,6 @@ impl Heap {
         Heap {
             small: Space::new(granularity),
             large: Space::new(granularity),
-            blocks: Slab::new(),
             pending: BTreeMap::new(),
             pending_next: 0,
             books: Books::default(),
@@ -158,33 +162,28 @@ impl Heap {
     /// Places a request of `requested` bytes in free memory, if any fits.
     pub fn place(&mut self, requested: u64) -> Option<Placement> {
         let bytes = rounded(requested)?;
-        let block = self.next_block();
-        let (address, since) = self.space_mut(bytes).place(bytes, block)?;
-        Some(self.born(Placement { block, address, bytes, since }, requested))
-    }
-
-    fn next_block(&self) -> BlockId {
-        BlockId(u32::try_from(self.blocks.vacant_key()).expect("a heap holds fewer than 2^32 blocks"))
+        let (tile, address, since) = self.space_mut(bytes).place(bytes, requested)?;
+        Some(self.born(Placement { block: number(tile, bytes), address, bytes, since }, requested))
     }
 
     fn born(&mut self, placed: Placement, requested: u64) -> Placement {
-        let Placement { address, bytes, .. } = placed;
-        self.blocks.insert(BlockInfo { address, requested, bytes });
-        self.books.cached -= bytes;
+        self.books.cached -= placed.bytes;
         self.books.live += requested;
-        self.books.rounding += bytes - requested;
+        self.books.rounding += placed.bytes - requested;
         placed
     }
 
-    /// A block that is given out.
-    #[must_use]
-    pub fn block(&self, block: BlockId) -> Option<BlockInfo> {
-        self.blocks.get(block.0 as usize).copied()
-    }
-
-    /// The blocks that are given out, in the order of their numbers.
+    /// The blocks that are given out, in no order.
     pub fn live_blocks(&self) -> impl Iterator<Item = BlockInfo> + '_ {
-        self.blocks.iter().map(|(_, info)| *info)
+        let spaces = [(&self.small, 0), (&self.large, SMALL_BYTES + 1)];
+        spaces.into_iter().flat_map(|(space, kind)| {
+            space.numbered().filter_map(move |(tile, address, found)| match found.content {
+                Content::Live { requested } => {
+                    Some(BlockInfo { block: number(tile, kind), address, requested, bytes: found.bytes })
+                }
+                _ => None,
+            })
+        })
     }
 
     /// Takes a block back.
@@ -192,24 +191,37 @@ impl Heap {
     /// # Panics
     /// When the block is not given out: whoever frees holds the block, so it cannot happen twice.
     pub fn free(&mut self, freed: Freed) -> BlockInfo {
-        let info = self.blocks.remove(freed.block.0 as usize);
-        self.books.live -= info.requested;
-        self.books.rounding -= info.bytes - info.requested;
+        let block = freed.block;
+        let (space, tile) = self.space_of(block);
+        let found = space.find(tile);
+        let Some((address, Tile { bytes, content: Content::Live { requested } })) = found else {
+            panic!("a block that is freed is given out, not {found:?}")
+        };
+        self.books.live -= requested;
+        self.books.rounding -= bytes - requested;
         if freed.waits.is_empty() {
-            self.books.cached += info.bytes;
-            self.space_mut(info.bytes).turn(info.address, Content::Free { since: freed.since });
+            self.books.cached += bytes;
+            self.turn(block, Content::Free { since: freed.since });
         } else {
-            self.books.pending += info.bytes;
+            self.books.pending += bytes;
             let number = self.pending_next;
             self.pending_next += 1;
-            self.space_mut(info.bytes).turn(info.address, Content::Pending(number));
-            let BlockInfo { address, requested, bytes } = info;
-            self.pending.insert(
-                number,
-                Pending { address, bytes, requested, since: freed.since, waits: join_waits(freed.waits) },
-            );
+            self.turn(block, Content::Pending(number));
+            let waits = join_waits(freed.waits);
+            self.pending.insert(number, Pending { block, address, bytes, requested, since: freed.since, waits });
         }
-        info
+        BlockInfo { block, address, requested, bytes }
+    }
+
+    fn turn(&mut self, block: BlockId, content: Content) {
+        let (space, tile) = self.space_of(block);
+        space.turn(tile, content);
+    }
+
+    /// Where a block is: the space, and the number in it.
+    fn space_of(&mut self, block: BlockId) -> (&mut Space, TileId) {
+        let space = if block.0 & 1 == 0 { &mut self.small } else { &mut self.large };
+        (space, TileId(block.0 >> 1))
     }
 
     /// Whether any free is pending.
@@ -258,8 +270,9 @@ impl Heap {
             let since = if how == Satisfied::Ordered { now } else { pending.since };
             self.books.pending -= pending.bytes;
             self.books.cached += pending.bytes;
-            self.space_mut(pending.bytes).turn(pending.address, Content::Free { since });
-            retired.push(Retired { address: pending.address, requested: pending.requested });
+            self.turn(pending.block, Content::Free { since });
+            let Pending { block, address, requested, .. } = pending;
+            retired.push(Retired { block, address, requested });
         }
         retired
     }
@@ -334,10 +347,9 @@ impl Heap {
 
     /// Places the request that a window was made for: all its handles have arrived.
     pub fn settle(&mut self, window: &Window, requested: u64) -> Placement {
-        let block = self.next_block();
-        let since = self.space_mut(window.bytes).settle(window, block);
         let Window { address, bytes, .. } = *window;
-        self.born(Placement { block, address, bytes, since }, requested)
+        let (tile, since) = self.space_mut(bytes).settle(window, requested);
+        self.born(Placement { block: number(tile, bytes), address, bytes, since }, requested)
     }
 
     /// Lets a window go; handles that have arrived stay.
@@ -452,18 +464,26 @@ impl Heap {
     #[must_use]
     pub fn mapped_runs(&self) -> Vec<Vec<TileInfo>> {
         let mapped = |content| !matches!(content, Content::Unmapped | Content::Coming);
-        let runs = self.small.runs(mapped).into_iter().chain(self.large.runs(mapped));
-        runs.map(|run| run.into_iter().map(|(address, tile)| self.info(address, tile.bytes, tile.content)).collect())
-            .collect()
+        let runs = self.small.runs(mapped).into_iter().map(|run| (run, 0));
+        let runs = runs.chain(self.large.runs(mapped).into_iter().map(|run| (run, SMALL_BYTES + 1)));
+        runs.map(|(run, kind)| run.into_iter().map(|piece| self.info(piece, kind)).collect()).collect()
     }
 
-    fn info(&self, address: u64, bytes: u64, content: Content) -> TileInfo {
-        let (requested, kind) = match content {
-            Content::Live(block) => (self.blocks[block.0 as usize].requested, TileKind::Live),
-            Content::Pending(number) => (self.pending[&number].requested, TileKind::Pending),
-            Content::Free { .. } | Content::Held { .. } | Content::Unmapped | Content::Coming => (0, TileKind::Free),
+    fn info(&self, (address, tile): (u64, Tile), of: u64) -> TileInfo {
+        let (requested, block, kind) = match tile.content {
+            Content::Live { requested } => {
+                let found = self.space(of).tile(address).map(|(tile, _)| number(tile, of));
+                (requested, found, TileKind::Live)
+            }
+            Content::Pending(number) => {
+                let pending = &self.pending[&number];
+                (pending.requested, Some(pending.block), TileKind::Pending)
+            }
+            Content::Free { .. } | Content::Held { .. } | Content::Unmapped | Content::Coming => {
+                (0, None, TileKind::Free)
+            }
         };
-        TileInfo { address, bytes, requested, kind }
+        TileInfo { address, bytes: tile.bytes, requested, block, kind }
     }
 
     /// Sweeps everything: tiles, blocks, pending frees and books.
@@ -474,7 +494,7 @@ impl Heap {
         self.small.check().map_err(CheckError)?;
         self.large.check().map_err(CheckError)?;
         let mut books = Books::default();
-        let (mut live, mut pending) = (0, 0);
+        let mut pending = 0;
         for (address, tile) in self.small.tiles().chain(self.large.tiles()) {
             match tile.content {
                 Content::Unmapped | Content::Coming => {}
@@ -486,18 +506,15 @@ impl Heap {
                         self.pending.get(&number).is_some_and(|p| p.address == address && p.bytes == tile.bytes);
                     rule(known, || format!("the pending tile at {address:#x} has no pending free"))?;
                 }
-                Content::Live(block) => {
-                    live += 1;
-                    let info = self.block(block).filter(|b| b.address == address && b.bytes == tile.bytes);
-                    let requested = info.map_or(u64::MAX, |info| info.requested);
-                    rule(requested <= tile.bytes, || format!("the live tile at {address:#x} has no block"))?;
+                Content::Live { requested } => {
+                    rule(requested <= tile.bytes, || format!("the block at {address:#x} is too small"))?;
                     books.live += requested;
                     books.rounding += tile.bytes - requested;
                 }
             }
         }
         books.physical = self.mappings().map(|mapping| mapping.bytes).sum();
-        rule(live == self.blocks.len() && pending == self.pending.len(), || "a block without a tile".into())?;
+        rule(pending == self.pending.len(), || "a pending free without a tile".into())?;
         rule(books == self.books, || format!("the books say {:?}, the tiles {books:?}", self.books))?;
         rule(books.balance(), || format!("the books do not balance: {books:?}"))
     }
@@ -513,6 +530,11 @@ impl Heap {
     fn space_mut(&mut self, bytes: u64) -> &mut Space {
         if bytes <= SMALL_BYTES { &mut self.small } else { &mut self.large }
     }
+}
+
+/// The number of the block that a tile of `bytes` is: that of the tile, and whether it is a large one.
+fn number(tile: TileId, bytes: u64) -> BlockId {
+    BlockId(tile.0 << 1 | u32::from(bytes > SMALL_BYTES))
 }
 
 impl Receive<Freed> for Heap {

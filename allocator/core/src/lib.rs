@@ -23,6 +23,7 @@ mod openness;
 mod space;
 mod station;
 mod sync;
+mod tiles;
 mod units;
 mod uses;
 mod window;

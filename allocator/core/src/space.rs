@@ -1,39 +1,16 @@
 //! Address ranges cut into tiles: the room in which blocks are placed.
 //!
-//! The tiles of a range lie side by side, without gap or overlap. Neighbours that are both free, or both unmapped, are
-//! one tile. Unmapped tiles start and end on the granularity of the device; the bounds of handles are on it too, and a
-//! handle never spans two ranges. A tile that is neither unmapped nor coming is covered by handles, wholly.
+//! Neighbouring tiles that are both free, or both unmapped, are one tile. Unmapped tiles start and end on the granularity of
+//! the device; the bounds of handles are on it too, and a handle never spans two ranges. A tile that is neither unmapped
+//! nor coming is covered by handles, wholly.
 //!
 //! Unmapped tiles may contain *ghosts*: old mappings of handles that have moved elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
+use crate::tiles::{Content, Tile, TileId, Tiles};
 use crate::window::{Ghost, Piece, Window};
-use crate::{BlockId, PageId, Position, ROUNDING_BYTES};
-
-/// What a tile holds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Content {
-    /// Nothing of use is mapped here.
-    Unmapped,
-    /// A handle is being mapped here, for a window.
-    Coming,
-    /// Free, and kept for a window.
-    Held { since: Position },
-    /// Free; the last use by the owner was before its position `since`.
-    Free { since: Position },
-    /// Freed, waiting: the number of the pending free.
-    Pending(u64),
-    /// Given out.
-    Live(BlockId),
-}
-
-/// One tile.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tile {
-    pub(crate) bytes: u64,
-    pub(crate) content: Content,
-}
+use crate::{PageId, Position};
 
 /// A handle that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,11 +27,7 @@ pub struct Mapping {
 #[derive(Debug)]
 pub(crate) struct Space {
     granularity: u64,
-    /// Start → length.
-    ranges: BTreeMap<u64, u64>,
-    tiles: BTreeMap<u64, Tile>,
-    /// Free tiles by size, then address.
-    free: BTreeSet<(u64, u64)>,
+    tiles: Tiles,
     mappings: BTreeMap<u64, Mapping>,
     /// Old mappings, in unmapped tiles. Some may have been removed since.
     ghosts: BTreeMap<u64, Ghost>,
@@ -64,9 +37,7 @@ impl Space {
     pub(crate) fn new(granularity: u64) -> Self {
         Space {
             granularity,
-            ranges: BTreeMap::new(),
-            tiles: BTreeMap::new(),
-            free: BTreeSet::new(),
+            tiles: Tiles::new(granularity),
             mappings: BTreeMap::new(),
             ghosts: BTreeMap::new(),
         }
@@ -79,13 +50,12 @@ impl Space {
     /// Adds a reserved range, all of it unmapped.
     pub(crate) fn add_range(&mut self, address: u64, bytes: u64) {
         debug_assert!(address.is_multiple_of(self.granularity) && bytes.is_multiple_of(self.granularity));
-        self.ranges.insert(address, bytes);
-        self.tiles.insert(address, Tile { bytes, content: Content::Unmapped });
+        self.tiles.add_range(address, bytes);
     }
 
     /// Whether an address lies in one of the ranges.
     pub(crate) fn has(&self, address: u64) -> bool {
-        self.ranges.range(..=address).next_back().is_some_and(|(&start, &bytes)| address < start + bytes)
+        self.tiles.has(address)
     }
 
     /// The longest stretch of addresses without any mapping, as far as the heap knows, bytes.
@@ -103,11 +73,22 @@ impl Space {
     }
 
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().map(|(&address, &bytes)| (address, bytes))
+        self.tiles.ranges()
     }
 
-    pub(crate) fn tiles(&self) -> impl DoubleEndedIterator<Item = (u64, Tile)> + '_ {
-        self.tiles.iter().map(|(&address, &tile)| (address, tile))
+    /// All tiles, in the order of addresses.
+    pub(crate) fn tiles(&self) -> impl Iterator<Item = (u64, Tile)> + '_ {
+        self.tiles.by_range().flatten()
+    }
+
+    /// All tiles with their numbers, in no order.
+    pub(crate) fn numbered(&self) -> impl Iterator<Item = (TileId, u64, Tile)> + '_ {
+        self.tiles.all()
+    }
+
+    /// The tile of a number, and its address.
+    pub(crate) fn find(&self, tile: TileId) -> Option<(u64, Tile)> {
+        self.tiles.find(tile)
     }
 
     pub(crate) fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
@@ -119,31 +100,28 @@ impl Space {
         self.mappings.range(start..end).map(|(_, &mapping)| mapping)
     }
 
-    pub(crate) fn tile(&self, address: u64) -> Option<Tile> {
-        self.tiles.get(&address).copied()
+    /// The tile that starts at an address.
+    pub(crate) fn tile(&self, address: u64) -> Option<(TileId, Tile)> {
+        self.tiles.at(address).map(|tile| (tile, self.tiles.get(tile).1))
     }
 
     /// Length of the largest free tile, bytes.
     pub(crate) fn largest_free(&self) -> u64 {
-        self.free.last().map_or(0, |&(bytes, _)| bytes)
+        self.tiles.largest_free()
     }
 
     /// Places a block in the smallest free tile that holds it, the lowest address first.
-    pub(crate) fn place(&mut self, bytes: u64, block: BlockId) -> Option<(u64, Position)> {
-        let &(room, address) = self.free.range((bytes, 0)..).next()?;
-        let tile = self.remove(address);
-        let Content::Free { since } = tile.content else { unreachable!("the index of free tiles holds free tiles") };
-        self.insert(address, bytes, Content::Live(block));
-        if room > bytes {
-            self.insert(address + bytes, room - bytes, Content::Free { since });
-        }
-        Some((address, since))
+    pub(crate) fn place(&mut self, bytes: u64, requested: u64) -> Option<(TileId, u64, Position)> {
+        let tile = self.tiles.best_free(bytes)?;
+        let (address, found) = self.tiles.get(tile);
+        let Content::Free { since } = found.content else { unreachable!("the index of free tiles holds free tiles") };
+        self.tiles.split_off(tile, bytes, Content::Live { requested });
+        Some((tile, address, since))
     }
 
-    /// Changes what the tile at `address` holds, and joins it with neighbours of its new kind.
-    pub(crate) fn turn(&mut self, address: u64, content: Content) {
-        let tile = self.remove(address);
-        self.insert_joined(address, tile.bytes, content);
+    /// Changes what a tile holds, and joins it with neighbours of its new kind.
+    pub(crate) fn turn(&mut self, tile: TileId, content: Content) {
+        self.tiles.turn(tile, content);
     }
 
     /// The old mappings that begin in `start..end`.
@@ -153,11 +131,12 @@ impl Space {
 
     /// Keeps a window: its free tiles are held, what it maps is coming, and what it removes is forgotten.
     pub(crate) fn hold(&mut self, window: &Window) {
-        for (address, tile) in self.overlapping(window.address, window.bytes) {
+        for tile in self.overlapping(window.address, window.bytes) {
+            let (address, tile) = self.tiles.get(tile);
             let Content::Free { since } = tile.content else { continue };
             let start = address.max(window.address);
             let end = (address + tile.bytes).min(window.address + window.bytes);
-            self.carve(start, end - start, Content::Held { since });
+            self.tiles.carve(start, end - start, Content::Held { since });
         }
         for ghost in &window.removed {
             self.ghosts.remove(&ghost.address);
@@ -165,29 +144,34 @@ impl Space {
         for piece in &window.pieces {
             let (to, bytes) = piece.place();
             self.forget_ghosts(to, bytes);
-            self.carve(to, bytes, Content::Coming);
+            self.tiles.carve(to, bytes, Content::Coming);
         }
     }
 
     /// A handle that was coming is mapped.
     pub(crate) fn arrive(&mut self, mapping: Mapping, since: Position) {
-        let tile = self.tile(mapping.address).filter(|tile| tile.bytes == mapping.bytes);
-        assert!(tile.is_some_and(|tile| tile.content == Content::Coming), "only what is coming arrives");
+        let coming = |tile: &Tile| tile.content == Content::Coming && tile.bytes == mapping.bytes;
+        let tile = self.tile(mapping.address).filter(|(_, tile)| coming(tile));
+        let (tile, _) = tile.expect("only what is coming arrives");
         self.mappings.insert(mapping.address, mapping);
-        self.turn(mapping.address, Content::Free { since });
+        self.turn(tile, Content::Free { since });
     }
 
     /// Lets a window go: what was held is free again, and what has not arrived is not coming any more.
     pub(crate) fn let_go(&mut self, window: &Window) {
-        for (address, tile) in self.overlapping(window.address, window.bytes) {
-            if let Content::Held { since } = tile.content {
-                self.turn(address, Content::Free { since });
-            }
+        let inside = self.overlapping(window.address, window.bytes);
+        let held = |&tile: &TileId| match self.tiles.get(tile).1.content {
+            Content::Held { since } => Some((tile, since)),
+            _ => None,
+        };
+        for (tile, since) in inside.iter().filter_map(held).collect::<Vec<_>>() {
+            self.turn(tile, Content::Free { since });
         }
         for piece in &window.pieces {
             let (to, bytes) = piece.place();
-            if self.tile(to).is_some_and(|tile| tile.content == Content::Coming && tile.bytes == bytes) {
-                self.turn(to, Content::Unmapped);
+            let coming = |tile: &Tile| tile.content == Content::Coming && tile.bytes == bytes;
+            if let Some((tile, _)) = self.tile(to).filter(|(_, tile)| coming(tile)) {
+                self.turn(tile, Content::Unmapped);
                 if let Piece::Return { spare, to } = *piece {
                     self.add_ghost(Ghost { address: to, bytes, page: spare.page });
                 }
@@ -217,12 +201,12 @@ impl Space {
     }
 
     /// Places a block in a window whose handles have all arrived.
-    pub(crate) fn settle(&mut self, window: &Window, block: BlockId) -> Position {
+    pub(crate) fn settle(&mut self, window: &Window, requested: u64) -> (TileId, Position) {
         self.let_go(window);
         let (_, tile) = self.containing(window.address);
         let Content::Free { since } = tile.content else { unreachable!("a window that is whole is free") };
-        self.carve(window.address, window.bytes, Content::Live(block));
-        since
+        self.tiles.carve(window.address, window.bytes, Content::Live { requested });
+        (self.tiles.at(window.address).expect("it was just carved"), since)
     }
 
     /// Takes a wholly free handle out; its mapping stays behind as a ghost. `None` when it is not wholly free any more.
@@ -244,7 +228,7 @@ impl Space {
         let known = self.ghosts.remove(&mapping.address).is_some_and(|ghost| ghost.page == mapping.page);
         if known {
             self.mappings.insert(mapping.address, mapping);
-            self.carve(mapping.address, mapping.bytes, Content::Free { since });
+            self.tiles.carve(mapping.address, mapping.bytes, Content::Free { since });
         }
         known
     }
@@ -252,15 +236,16 @@ impl Space {
     /// Handles that lie wholly in free tiles, with the position of the owner after which nobody uses them, in the order
     /// of addresses.
     pub(crate) fn wholly_free(&self) -> Vec<(Mapping, Position)> {
-        let mut tiles: Vec<(u64, u64)> = self.free.range((self.granularity, 0)..).map(|&(b, a)| (a, b)).collect();
-        tiles.sort_unstable();
+        let mut tiles: Vec<(u64, Tile)> =
+            self.tiles.free_from(self.granularity).into_iter().map(|tile| self.tiles.get(tile)).collect();
+        tiles.sort_unstable_by_key(|&(address, _)| address);
         let mut found = Vec::new();
-        for (address, bytes) in tiles {
-            let Some(Tile { content: Content::Free { since }, .. }) = self.tile(address) else {
+        for (address, tile) in tiles {
+            let Content::Free { since } = tile.content else {
                 unreachable!("the index of free tiles holds free tiles")
             };
-            let inside = self.mappings.range(address..address + bytes).map(|(_, &mapping)| mapping);
-            let whole = inside.filter(|mapping| mapping.address + mapping.bytes <= address + bytes);
+            let end = address + tile.bytes;
+            let whole = self.mappings_in(address, end).filter(|mapping| mapping.address + mapping.bytes <= end);
             found.extend(whole.map(|mapping| (mapping, since)));
         }
         found
@@ -289,126 +274,63 @@ impl Space {
         let mapping = self.mappings.remove(&address).expect("only a mapped handle is unmapped");
         let (_, tile) = self.containing(address);
         assert!(matches!(tile.content, Content::Free { .. }), "only a wholly free handle is unmapped");
-        self.carve(address, mapping.bytes, Content::Unmapped);
+        self.tiles.carve(address, mapping.bytes, Content::Unmapped);
         mapping
     }
 
     /// The longest runs of neighbouring tiles of a range whose content `fits`.
     pub(crate) fn runs(&self, fits: impl Fn(Content) -> bool) -> Vec<Vec<(u64, Tile)>> {
         let mut runs: Vec<Vec<(u64, Tile)>> = Vec::new();
-        let mut open = false;
-        for (address, tile) in self.tiles() {
-            if !fits(tile.content) {
-                open = false;
-                continue;
+        for tiles in self.tiles.by_range() {
+            let mut open = false;
+            for (address, tile) in tiles {
+                match (fits(tile.content), open) {
+                    (true, true) => runs.last_mut().expect("a run is open").push((address, tile)),
+                    (true, false) => runs.push(vec![(address, tile)]),
+                    (false, _) => {}
+                }
+                open = fits(tile.content);
             }
-            if open && !self.ranges.contains_key(&address) {
-                runs.last_mut().expect("a run is open").push((address, tile));
-            } else {
-                runs.push(vec![(address, tile)]);
-            }
-            open = true;
         }
         runs
     }
 
     /// The tile that `address` lies in, and where it starts.
     fn containing(&self, address: u64) -> (u64, Tile) {
-        let found = self.tiles.range(..=address).next_back().map(|(&start, &tile)| (start, tile));
-        found.filter(|(start, tile)| address < start + tile.bytes).expect("the address lies in a range")
+        self.tiles.get(self.tiles.containing(address).expect("the address lies in a range"))
     }
 
     /// The tiles that touch a stretch of addresses.
-    fn overlapping(&self, address: u64, bytes: u64) -> Vec<(u64, Tile)> {
-        let (first, _) = self.containing(address);
-        self.tiles.range(first..address + bytes).map(|(&start, &tile)| (start, tile)).collect()
+    fn overlapping(&self, address: u64, bytes: u64) -> Vec<TileId> {
+        let first = self.tiles.containing(address).expect("the address lies in a range");
+        self.tiles.from(first).take_while(|&tile| self.tiles.get(tile).0 < address + bytes).collect()
     }
 
     /// The run of free and unmapped tiles around `address`.
     pub(crate) fn run_around(&self, address: u64) -> Vec<(u64, Tile)> {
-        let fits = |content| matches!(content, Content::Free { .. } | Content::Unmapped);
-        let (start, _) = self.containing(address);
-        let mut first = start;
-        for (&before, tile) in self.tiles.range(..start).rev() {
-            if self.ranges.contains_key(&first) || before + tile.bytes != first || !fits(tile.content) {
-                break;
-            }
-            first = before;
-        }
-        let behind = self.tiles.range(first..).map(|(&at, &tile)| (at, tile));
-        behind.take_while(|&(at, tile)| fits(tile.content) && (at == first || !self.ranges.contains_key(&at))).collect()
-    }
-
-    /// Changes what a part of one tile holds, and joins it with neighbours of its new kind.
-    fn carve(&mut self, address: u64, bytes: u64, content: Content) {
-        let (start, tile) = self.containing(address);
-        let (end, carved_end) = (start + tile.bytes, address + bytes);
-        assert!(carved_end <= end, "what is carved lies in one tile");
-        self.remove(start);
-        if start < address {
-            self.insert(start, address - start, tile.content);
-        }
-        if carved_end < end {
-            self.insert(carved_end, end - carved_end, tile.content);
-        }
-        self.insert_joined(address, bytes, content);
-    }
-
-    fn remove(&mut self, address: u64) -> Tile {
-        let tile = self.tiles.remove(&address).expect("the caller holds the address of a tile");
-        if matches!(tile.content, Content::Free { .. }) {
-            self.free.remove(&(tile.bytes, address));
-        }
-        tile
-    }
-
-    fn insert(&mut self, address: u64, bytes: u64, content: Content) {
-        if matches!(content, Content::Free { .. }) {
-            self.free.insert((bytes, address));
-        }
-        self.tiles.insert(address, Tile { bytes, content });
-    }
-
-    fn insert_joined(&mut self, mut address: u64, mut bytes: u64, mut content: Content) {
-        let before = self.tiles.range(..address).next_back().map(|(&at, &tile)| (at, tile));
-        if let Some((at, tile)) = before
-            && at + tile.bytes == address
-            && !self.ranges.contains_key(&address)
-            && let Some(joined) = join(tile.content, content)
-        {
-            self.remove(at);
-            (address, bytes, content) = (at, tile.bytes + bytes, joined);
-        }
-        let next = address + bytes;
-        if let Some(tile) = self.tile(next)
-            && !self.ranges.contains_key(&next)
-            && let Some(joined) = join(content, tile.content)
-        {
-            self.remove(next);
-            (bytes, content) = (bytes + tile.bytes, joined);
-        }
-        self.insert(address, bytes, content);
+        let fits = |&tile: &TileId| {
+            matches!(self.tiles.get(tile).1.content, Content::Free { .. } | Content::Unmapped)
+        };
+        let at = self.tiles.containing(address).expect("the address lies in a range");
+        let earlier = |&tile: &TileId| self.tiles.before(tile).filter(fits);
+        let first = std::iter::successors(Some(at), earlier).last().expect("it starts with one");
+        self.tiles.from(first).take_while(fits).map(|tile| self.tiles.get(tile)).collect()
     }
 
     /// Checks everything that the module's documentation says; the first broken rule in words.
     pub(crate) fn check(&self) -> Result<(), String> {
-        for (&start, &length) in &self.ranges {
-            self.check_range(start, length)?;
-        }
-        let free: BTreeSet<(u64, u64)> = self
-            .tiles()
-            .filter(|(_, tile)| matches!(tile.content, Content::Free { .. }))
-            .map(|(address, tile)| (tile.bytes, address))
-            .collect();
-        if free != self.free {
-            return Err("the index of free tiles does not list the free tiles".into());
-        }
+        self.tiles.check()?;
         let is_unmapped = |content| matches!(content, Content::Unmapped | Content::Coming);
         let unmapped: u64 = self.tiles().filter(|(_, t)| is_unmapped(t.content)).map(|(_, t)| t.bytes).sum();
-        let reserved: u64 = self.ranges.values().sum();
+        let reserved: u64 = self.ranges().map(|(_, bytes)| bytes).sum();
         let mapped: u64 = self.mappings().map(|mapping| mapping.bytes).sum();
         if unmapped + mapped != reserved {
             return Err(format!("{mapped} mapped and {unmapped} unmapped bytes in {reserved} reserved"));
+        }
+        for (address, tile) in self.tiles().filter(|(_, tile)| tile.content == Content::Unmapped) {
+            if self.mappings_in(address, address + tile.bytes).next().is_some() {
+                return Err(format!("a handle is mapped in the unmapped tile at {address:#x}"));
+            }
         }
         let mut clear = 0;
         for ghost in self.ghosts.values() {
@@ -420,44 +342,6 @@ impl Space {
             clear = ghost.address + ghost.bytes;
         }
         Ok(())
-    }
-
-    fn check_range(&self, start: u64, length: u64) -> Result<(), String> {
-        let mut expected = start;
-        let mut before: Option<Content> = None;
-        for (address, tile) in self.tiles.range(start..start + length).map(|(&address, &tile)| (address, tile)) {
-            if address != expected {
-                return Err(format!("a tile starts at {address:#x}, the one before ends at {expected:#x}"));
-            }
-            if tile.bytes == 0 || !address.is_multiple_of(ROUNDING_BYTES) {
-                return Err(format!("the tile at {address:#x} ({} bytes) breaks the rounding", tile.bytes));
-            }
-            if before.is_some_and(|content| join(content, tile.content).is_some()) {
-                return Err(format!("the tile at {address:#x} should be joined with the one before"));
-            }
-            let aligned = address.is_multiple_of(self.granularity) && tile.bytes.is_multiple_of(self.granularity);
-            if matches!(tile.content, Content::Unmapped | Content::Coming) && !aligned {
-                return Err(format!("the unmapped tile at {address:#x} is not a whole number of granules"));
-            }
-            if tile.content == Content::Unmapped && self.mappings.range(address..address + tile.bytes).next().is_some()
-            {
-                return Err(format!("a handle is mapped in the unmapped tile at {address:#x}"));
-            }
-            (expected, before) = (address + tile.bytes, Some(tile.content));
-        }
-        if expected != start + length {
-            return Err(format!("the tiles end at {expected:#x}, the range at {:#x}", start + length));
-        }
-        Ok(())
-    }
-}
-
-/// What two neighbours become, if they are to be one tile.
-fn join(left: Content, right: Content) -> Option<Content> {
-    match (left, right) {
-        (Content::Unmapped, Content::Unmapped) => Some(Content::Unmapped),
-        (Content::Free { since: a }, Content::Free { since: b }) => Some(Content::Free { since: a.max(b) }),
-        _ => None,
     }
 }
 
@@ -490,16 +374,21 @@ mod tests {
         space.check().unwrap();
     }
 
+    fn turn(space: &mut Space, address: u64, content: Content) {
+        let (tile, _) = space.tile(address).unwrap();
+        space.turn(tile, content);
+    }
+
     #[test]
     fn a_free_handle_between_live_neighbours_can_leave() {
         let mut space = space_of(4);
         for granule in 1..=4 {
             fill(&mut space, &[(granule, 1)]);
         }
-        for block in 0..4 {
-            space.place(GRANULE, BlockId(block)).unwrap();
+        for _ in 0..4 {
+            space.place(GRANULE, GRANULE).unwrap();
         }
-        space.turn(2 * GRANULE, Content::Free { since: Position(7) });
+        turn(&mut space, 2 * GRANULE, Content::Free { since: Position(7) });
         let free = space.wholly_free();
         assert_eq!(free.len(), 1);
         assert_eq!((free[0].0.address, free[0].1), (2 * GRANULE, Position(7)));
@@ -525,10 +414,10 @@ mod tests {
         for freed in [1, 2] {
             let mut space = space_of(2);
             fill(&mut space, &[(1, 2)]);
-            for block in 0..2 {
-                space.place(GRANULE, BlockId(block)).unwrap();
+            for _ in 0..2 {
+                space.place(GRANULE, GRANULE).unwrap();
             }
-            space.turn(freed * GRANULE, Content::Pending(0));
+            turn(&mut space, freed * GRANULE, Content::Pending(0));
             assert_eq!(space.unoccupied(), []);
         }
     }
@@ -538,13 +427,14 @@ mod tests {
         const QUARTER: u64 = GRANULE / 4;
         let mut space = space_of(1);
         fill(&mut space, &[(1, 1)]);
-        for block in 0..4 {
-            space.place(QUARTER, BlockId(block)).unwrap();
+        for _ in 0..4 {
+            space.place(QUARTER, QUARTER).unwrap();
         }
         for (quarter, position) in [(1, 9), (0, 3), (2, 5)] {
-            space.turn(GRANULE + quarter * QUARTER, Content::Free { since: Position(position) });
+            turn(&mut space, GRANULE + quarter * QUARTER, Content::Free { since: Position(position) });
         }
-        assert_eq!(space.place(QUARTER, BlockId(4)), Some((GRANULE, Position(9))), "joined");
-        assert_eq!(space.place(2 * QUARTER, BlockId(5)), Some((GRANULE + QUARTER, Position(9))), "what was left");
+        let mut place = |bytes| space.place(bytes, bytes).map(|(_, address, since)| (address, since));
+        assert_eq!(place(QUARTER), Some((GRANULE, Position(9))), "joined");
+        assert_eq!(place(2 * QUARTER), Some((GRANULE + QUARTER, Position(9))), "what was left");
     }
 }

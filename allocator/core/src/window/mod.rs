@@ -15,7 +15,8 @@ mod profile;
 
 use std::collections::BTreeSet;
 
-use crate::space::{Content, Space, Tile, bounds};
+use crate::space::{Space, bounds};
+use crate::tiles::{Content, Tile};
 use crate::{PageId, Position, StreamIndex};
 use pool::Pool;
 use profile::Profile;
@@ -353,7 +354,6 @@ mod tests {
     mod spares;
 
     use super::*;
-    use crate::BlockId;
     use crate::space::Mapping;
 
     const GRANULE: u64 = 4096;
@@ -371,22 +371,22 @@ mod tests {
     }
 
     /// Maps what a window says, in handles that are named after their addresses, and gives it a block.
-    fn settle(space: &mut Space, window: &Window, block: u32) {
+    fn settle(space: &mut Space, window: &Window) {
         space.hold(window);
         for piece in &window.pieces {
             let (address, bytes) = piece.place();
             let page = piece.spare().map_or(PageId(address), |spare| spare.page);
             space.arrive(Mapping { address, bytes, page }, Position(0));
         }
-        space.settle(window, BlockId(block));
+        space.settle(window, window.bytes);
         space.check().unwrap();
     }
 
     fn grown(granules: u64, blocks: &[u64]) -> Space {
         let mut space = space_of(granules);
-        for (block, &bytes) in blocks.iter().enumerate() {
+        for &bytes in blocks {
             let window = search(&space, bytes, &[], true).unwrap();
-            settle(&mut space, &window, block as u32);
+            settle(&mut space, &window);
         }
         space
     }
@@ -398,7 +398,8 @@ mod tests {
     }
 
     fn free(space: &mut Space, granule: u64) {
-        space.turn(granule * GRANULE, Content::Free { since: Position(granule) });
+        let (tile, _) = space.tile(granule * GRANULE).unwrap();
+        space.turn(tile, Content::Free { since: Position(granule) });
     }
 
     #[test]
@@ -464,11 +465,11 @@ mod tests {
         let home = Mapping { address: spare.address, bytes: spare.bytes, page: spare.page };
         assert_eq!(space.take(home), Some(Position(1)));
         space.arrive(Mapping { address: to, ..home }, Position(1));
-        space.settle(&window, BlockId(9));
+        space.settle(&window, GRANULE);
         space.check().unwrap();
         // A block at the third granule, nothing at the second and at the fourth, where the handle has gone.
         free(&mut space, 3);
-        space.place(GRANULE, BlockId(7)).unwrap();
+        space.place(GRANULE, GRANULE).unwrap();
         free(&mut space, 2);
         let window = search(&space, 2, &spares(&space), false).unwrap();
         let Piece::Return { spare, to } = window.pieces[0] else { panic!("{window:?}") };

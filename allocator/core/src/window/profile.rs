@@ -1,7 +1,8 @@
 //! What stretches of a run hold, so that what any window of it holds is a difference of two sums.
 
 use super::{Ghost, GhostState, Search};
-use crate::space::{Content, Tile, bounds};
+use crate::space::bounds;
+use crate::tiles::{Content, Tile};
 
 /// What stretches of a run hold, added up; all but counts in bytes.
 #[derive(Clone, Copy, Default)]

@@ -37,14 +37,14 @@ fn gap(granules: u64, ghosts: &[Ghost]) -> Space {
 #[test]
 fn a_spare_handle_fills_no_second_place_of_its_own_window() {
     let mut space = space_of(16);
-    for (block, granules) in [2, 1, 1, 2].into_iter().enumerate() {
+    for granules in [2, 1, 1, 2] {
         let large = Supply { create: Some(2 * GRANULE), ..supply(&[]) };
         let window = window(&space, granules, large, GhostState::Used).unwrap();
-        settle(&mut space, &window, block as u32);
+        settle(&mut space, &window);
     }
     // Behind the spare handle there is a hole; further up half a handle, and all the room that there is.
     free(&mut space, 5);
-    space.place(GRANULE, BlockId(4)).unwrap();
+    space.place(GRANULE, GRANULE).unwrap();
     free(&mut space, 1);
     free(&mut space, 3);
     space.unmap(3 * GRANULE);
@@ -84,7 +84,7 @@ fn a_heap_forgets_old_mappings_that_are_gone_where_it_maps() {
     let mut space = gap(2, &[old(2, PageId(8)), old(3, PageId(9))]);
     let found = window(&space, 2, supply(&[]), GhostState::Gone).unwrap();
     assert!(found.removed.is_empty());
-    settle(&mut space, &found, 9);
+    settle(&mut space, &found);
     assert_eq!(space.ghosts_in(0, u64::MAX).count(), 0);
 }
 
@@ -93,10 +93,10 @@ fn a_handle_is_taken_only_when_all_of_it_is_free_and_goes_back_only_where_it_was
     let mut space = space_of(4);
     let large = Supply { create: Some(2 * GRANULE), ..supply(&[]) };
     let found = window(&space, 2, large, GhostState::Used).unwrap();
-    settle(&mut space, &found, 0);
+    settle(&mut space, &found);
     free(&mut space, 1);
-    space.place(GRANULE, BlockId(1)).unwrap();
-    space.place(GRANULE, BlockId(2)).unwrap();
+    space.place(GRANULE, GRANULE).unwrap();
+    space.place(GRANULE, GRANULE).unwrap();
     let whole = Mapping { address: GRANULE, bytes: 2 * GRANULE, page: PageId(GRANULE) };
     // The first half alone, then both.
     free(&mut space, 1);
