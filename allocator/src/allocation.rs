@@ -39,7 +39,7 @@ impl Allocation {
             0 => None,
             _ => Some(shared.place(owner.slot(), bytes, context)?),
         };
-        let graph = owner.slot().graph.lock().clone();
+        let graph = owner.slot().graph.get();
         let allocation = Allocation {
             owner: owner.clone(),
             placement,
@@ -126,8 +126,9 @@ impl Allocation {
         };
         if first {
             let action = Action::StreamUse { address: self.address(), stream: u64::from(user.index.0), exact };
-            let time_ns = self.owner.shared().device.now_ns();
-            self.owner.slot().station.enter().note(time_ns, action, context);
+            let slot = self.owner.slot();
+            let mut inside = slot.station.enter();
+            inside.note(slot.stamp.read(), action, context);
         }
     }
 }
@@ -135,15 +136,25 @@ impl Allocation {
 impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(placement) = self.placement else { return };
+        #[cfg(feature = "cuda")]
+        let elsewhere = self.graph.is_some() || !self.outside.is_empty();
+        #[cfg(not(feature = "cuda"))]
+        let elsewhere = self.graph.is_some();
+        // A drop has no caller's line: the line that allocated, in the span that frees.
+        let context = Context { span: SpanPath::current(), ..self.context };
+        let shared = self.owner.shared();
+        if !elsewhere && !shared.process.is_forked() {
+            #[cfg(feature = "sanitizer")]
+            shared.tell_free(placement.address);
+            return shared.give_back(self.owner.slot(), placement.block, self.uses.get_mut(), Vec::new(), context);
+        }
         let freed = Leftover {
             owner: self.owner.clone(),
             placement,
-            bytes: self.bytes,
             uses: std::mem::take(self.uses.get_mut()),
             #[cfg(feature = "cuda")]
             outside: self.outside.take(),
-            // A drop has no caller's line: the line that allocated, in the span that frees.
-            context: Context { span: SpanPath::current(), ..self.context },
+            context,
         };
         match &self.graph {
             Some(graph) => graph.keep(freed),
@@ -156,8 +167,6 @@ impl Drop for Allocation {
 pub(crate) struct Leftover {
     owner: Stream,
     placement: Placement,
-    /// Length as asked for.
-    bytes: u64,
     uses: Uses,
     #[cfg(feature = "cuda")]
     outside: Vec<cudarc::driver::CudaEvent>,
@@ -179,7 +188,6 @@ impl Leftover {
         let outside = Vec::new();
         #[cfg(feature = "sanitizer")]
         shared.tell_free(self.placement.address);
-        shared.ledger.died(self.bytes);
         shared.give_back(self.owner.slot(), self.placement.block, &self.uses, outside, self.context);
     }
 }

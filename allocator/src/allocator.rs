@@ -109,13 +109,13 @@ impl Allocator {
         if let Some(gate) = self.shared.gate() {
             self.shared.retry_strays();
             for slot in self.shared.slots() {
-                let excess = self.shared.ledger.totals().physical.now.saturating_sub(target);
+                let excess = self.shared.ledger.physical().now.saturating_sub(target);
                 if excess > 0 {
                     self.shared.return_cached(&gate, &slot, &mut slot.station.enter(), excess, context);
                 }
             }
         }
-        self.shared.ledger.totals().physical.now
+        self.shared.ledger.physical().now
     }
 
     /// Sweeps every heap: tiles, blocks, pending frees, and the sum of all books against the device's.
@@ -129,7 +129,7 @@ impl Allocator {
             inside.heap.check().map_err(|error| format!("heap of {:?}: {error}", slot.name()))?;
             physical += inside.heap.books().physical;
         }
-        let held = self.shared.ledger.totals().physical.now;
+        let held = self.shared.ledger.physical().now;
         if physical == held { Ok(()) } else { Err(format!("the heaps hold {physical} bytes, the ledger says {held}")) }
     }
 }

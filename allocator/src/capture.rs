@@ -5,6 +5,7 @@
 //! Memory from before the capture that the captured work uses has to be kept by the program as long as the graph runs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use highwater_device::{DeviceError, DeviceResult};
 use parking_lot::Mutex;
@@ -37,6 +38,28 @@ impl GraphPool {
     }
 }
 
+/// The graph that a stream is recording into, if it does.
+#[derive(Default)]
+pub(crate) struct GraphSlot {
+    /// Whether there is one: what each allocation asks. Changed inside of the lock.
+    some: AtomicBool,
+    pool: Mutex<Option<Arc<GraphPool>>>,
+}
+
+impl GraphSlot {
+    /// The graph. The stream's own capture began before, or runs beside what is asked here.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<Arc<GraphPool>> {
+        if self.some.load(Ordering::Acquire) { self.pool.lock().clone() } else { None }
+    }
+
+    fn set(&self, pool: Option<Arc<GraphPool>>) {
+        let mut held = self.pool.lock();
+        self.some.store(pool.is_some(), Ordering::Release);
+        *held = pool;
+    }
+}
+
 /// A capture in progress. Dropping it ends it and throws the graph away.
 #[must_use = "dropping a capture throws it away"]
 pub struct Capture {
@@ -49,13 +72,14 @@ impl Capture {
     pub(crate) fn begin(stream: &Stream) -> Result<Self, StreamError> {
         let shared = stream.shared();
         let _alone = shared.captures.write();
-        let mut graph = stream.slot().graph.lock();
-        if graph.is_some() {
+        let graph = &stream.slot().graph;
+        // Nobody else begins one: captures begin alone.
+        if graph.get().is_some() {
             return Err(capturing("beginning a capture"));
         }
         shared.device.begin_capture(stream.id()).doing(|| format!("beginning a capture of {:?}", stream.name()))?;
         let pool = Arc::new(GraphPool { kept: Mutex::new(Some(Vec::new())) });
-        *graph = Some(pool.clone());
+        graph.set(Some(pool.clone()));
         Ok(Capture { stream: stream.clone(), pool: Some(pool) })
     }
 
@@ -75,7 +99,7 @@ impl Capture {
     }
 
     fn finish(&self) -> DeviceResult<()> {
-        *self.stream.slot().graph.lock() = None;
+        self.stream.slot().graph.set(None);
         self.stream.shared().device.end_capture(self.stream.id())
     }
 

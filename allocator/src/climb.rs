@@ -59,12 +59,36 @@ impl Drop for CallbacksRun {
 impl Shared {
     /// Meets a request of `requested` bytes (at least one) on a stream.
     pub(crate) fn place(&self, slot: &Slot, requested: u64, context: Context) -> Result<Placement, AllocError> {
-        let limit = self.ledger.limit();
-        let mut climb = Climb { shared: self, slot, requested, context, refused: None, stalled: Duration::ZERO };
         let mut inside = slot.station.enter();
         // The bottom rung needs neither the gate nor the device.
+        let (inside, placed) = match inside.place(requested, context) {
+            Some(placed) => {
+                inside.tally.own_free += 1;
+                (inside, placed)
+            }
+            None => self.climb(slot, requested, context, inside)?,
+        };
+        drop(inside);
+        if slot.share.is_exceeded() {
+            self.settle_peak();
+        }
+        Ok(placed)
+    }
+
+    /// Meets a request that the heap has no free memory for.
+    #[cold]
+    fn climb<'a>(
+        &'a self,
+        slot: &'a Slot,
+        requested: u64,
+        context: Context,
+        mut inside: Inside<'a>,
+    ) -> Result<(Inside<'a>, Placement), AllocError> {
+        let limit = self.ledger.limit();
+        let mut climb = Climb { shared: self, slot, requested, context, refused: None, stalled: Duration::ZERO };
         let mut ladder = Ladder::new(self.settings.policy());
-        let mut found = climb.search(&mut inside);
+        let mut found = None;
+        slot.stamp.refresh();
         while found.is_none() {
             // Asked anew for each rung: a callback may begin or end a capture.
             let gate = self.gate();
@@ -81,13 +105,10 @@ impl Shared {
             found = found.or_else(|| climb.search(&mut inside));
         }
         let rung = ladder.rung();
-        count(&self.counts.allocations);
         self.counts.met_at(rung);
-        if rung != Rung::OwnFree {
-            climb.note(&mut inside, noted(rung));
-        }
-        self.ledger.born(requested);
-        Ok(found.expect("the loop ends when the request is met"))
+        climb.note(&mut inside, noted(rung));
+        slot.stamp.refresh();
+        Ok((inside, found.expect("the loop ends when the request is met")))
     }
 
     /// Asks the callbacks to free something, the first registered first. No lock is held meanwhile.
@@ -118,7 +139,7 @@ impl Shared {
 impl<'a> Climb<'a> {
     /// Searches the heap's free memory.
     fn search(&self, inside: &mut Inside<'a>) -> Option<Placement> {
-        inside.place(self.requested, self.shared.device.now_ns(), self.context)
+        inside.place(self.requested, self.context)
     }
 
     /// Does what a rung says. Either it has placed the request, or the caller searches again.

@@ -11,7 +11,8 @@ use highwater_device::{Device, DeviceResult, FenceHandle, Waited};
 
 use crate::StreamError;
 use crate::error::Doing;
-use crate::shared::{Process, Shared};
+use crate::process::Process;
+use crate::shared::Shared;
 
 /// What is asked whether a point has been passed.
 pub(crate) enum Point {

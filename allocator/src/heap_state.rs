@@ -1,49 +1,104 @@
 //! What stands behind a heap's lock: the heap itself, its part of the history, and who asked for its blocks.
 
-use highwater_core::{BlockId, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window};
+use std::ops::AddAssign;
+use std::sync::Arc;
+
+use highwater_core::{
+    BlockId, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window,
+};
 use highwater_history::{Action, Context, Record, Ring};
+
+use crate::peak::Share;
+use crate::stamp::Stamp;
 
 /// A free on its way to a heap.
 pub(crate) struct FreeMessage {
     pub(crate) freed: Freed,
-    pub(crate) time_ns: u64,
     pub(crate) context: Context,
+}
+
+/// What a heap has been asked for.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Tally {
+    /// Requests that were met.
+    pub(crate) allocations: u64,
+    pub(crate) frees: u64,
+    /// Requests that free memory of the heap met.
+    pub(crate) own_free: u64,
+    /// Bytes asked for, of all requests together.
+    pub(crate) requested: u64,
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.allocations += other.allocations;
+        self.frees += other.frees;
+        self.own_free += other.own_free;
+        self.requested += other.requested;
+    }
 }
 
 /// A heap with its history.
 pub(crate) struct HeapState {
     pub(crate) heap: Heap,
     pub(crate) ring: Ring,
-    stream: u64,
+    pub(crate) tally: Tally,
+    clock: Arc<Stamp>,
+    share: Arc<Share>,
+    stream: StreamIndex,
     /// Where blocks were asked for, by their numbers: those given out, and freed ones that wait. The others are of no use.
     births: Vec<Context>,
 }
 
 impl HeapState {
-    pub(crate) fn new(stream: StreamIndex, granularity: u64, history_bytes: usize) -> Self {
+    pub(crate) fn new(
+        stream: StreamIndex,
+        granularity: u64,
+        history_bytes: usize,
+        clock: Arc<Stamp>,
+        share: Arc<Share>,
+    ) -> Self {
         HeapState {
             heap: Heap::new(granularity),
             ring: Ring::new(history_bytes),
-            stream: u64::from(stream.0),
+            tally: Tally::default(),
+            clock,
+            share,
+            stream,
             births: Vec::new(),
         }
     }
 
+    /// The number of its stream.
+    pub(crate) fn index(&self) -> StreamIndex {
+        self.stream
+    }
+
+    /// The same as records have it.
+    fn number(&self) -> u64 {
+        u64::from(self.stream.0)
+    }
+
     /// Places a request in free memory.
-    pub(crate) fn place(&mut self, requested: u64, time_ns: u64, context: Context) -> Option<Placement> {
+    #[inline]
+    pub(crate) fn place(&mut self, requested: u64, context: Context) -> Option<Placement> {
         let placed = self.heap.place(requested)?;
-        self.born(placed, requested, time_ns, context);
+        self.born(placed, requested, context);
         Some(placed)
     }
 
     /// Places the request that a window was made for.
-    pub(crate) fn settle(&mut self, window: &Window, requested: u64, time_ns: u64, context: Context) -> Placement {
+    pub(crate) fn settle(&mut self, window: &Window, requested: u64, context: Context) -> Placement {
         let placed = self.heap.settle(window, requested);
-        self.born(placed, requested, time_ns, context);
+        self.born(placed, requested, context);
         placed
     }
 
-    fn born(&mut self, placed: Placement, requested: u64, time_ns: u64, context: Context) {
+    #[inline]
+    fn born(&mut self, placed: Placement, requested: u64, context: Context) {
+        self.tally.allocations += 1;
+        self.tally.requested += requested;
+        self.share.set_live(self.heap.books().live);
         let index = placed.block.0 as usize;
         if index >= self.births.len() {
             self.births.resize(index + 1, context);
@@ -53,9 +108,9 @@ impl HeapState {
             address: placed.address,
             bytes: requested,
             rounded_bytes: placed.bytes,
-            stream: self.stream,
+            stream: self.number(),
         };
-        self.note(time_ns, action, context);
+        self.note(self.clock.read(), action, context);
     }
 
     /// Ends the pending frees that are over; see [`Heap::retire`].
@@ -68,7 +123,7 @@ impl HeapState {
     ) -> usize {
         let retired = self.heap.retire(now, satisfied);
         for Retired { address, requested, .. } in &retired {
-            let action = Action::FreeCompleted { address: *address, bytes: *requested, stream: self.stream };
+            let action = Action::FreeCompleted { address: *address, bytes: *requested, stream: self.number() };
             self.note(time_ns, action, context);
         }
         retired.len()
@@ -87,10 +142,13 @@ impl HeapState {
 
 impl Receive<FreeMessage> for HeapState {
     fn receive(&mut self, message: FreeMessage) {
-        let FreeMessage { freed, time_ns, context } = message;
+        let FreeMessage { freed, context } = message;
+        self.tally.frees += 1;
+        let time_ns = self.clock.read();
         let waits = u32::try_from(freed.waits.len()).expect("one wait for each stream");
         let info = self.heap.free(freed);
-        let (address, bytes, stream) = (info.address, info.requested, self.stream);
+        self.share.set_live(self.heap.books().live);
+        let (address, bytes, stream) = (info.address, info.requested, self.number());
         if waits == 0 {
             self.note(time_ns, Action::Freed { address, bytes, stream }, context);
         } else {

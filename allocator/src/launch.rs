@@ -87,6 +87,7 @@ impl Stream {
         let result = submit(self.id()).doing(|| format!("{name} on {:?}", self.name()))?;
         // The mark is set after the submission: a fence that covers it comes after the work.
         let position = self.slot().clock.mark();
+        self.slot().stamp.refresh();
         for allocation in &operands.allocations {
             allocation.note_use(self.slot(), Until::Position(position), context);
         }

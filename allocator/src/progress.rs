@@ -35,6 +35,7 @@ impl Shared {
     /// Records a fence on the driver's stream of a place, whose lock the caller holds.
     pub(crate) fn record_on(&self, slot: &Slot, driver: &Driver) -> DeviceResult<Arc<Recorded>> {
         let _alone = slot.recording.lock();
+        slot.stamp.refresh();
         // A position of its own: work that this crate has not seen may have come since the last mark, and an older fence
         // must not stand for this one.
         slot.clock.mark();
@@ -208,7 +209,10 @@ impl Shared {
 
     /// Gives a block back to its heap, with what has to be passed first: the ends of `uses`, and `outside`.
     pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, outside: Vec<Wait>, context: Context) {
-        count(&self.counts.frees);
+        if uses.is_empty() && outside.is_empty() {
+            let freed = Freed { block, since: owner.clock.mark(), waits: Vec::new() };
+            return owner.station.send(FreeMessage { freed, context });
+        }
         let gate = self.gate();
         let ends = uses.iter().map(|(stream, until)| Wait { stream, position: self.slot(stream).end_of_use(until) });
         let waits = ends.chain(outside).filter(|&wait| {
@@ -218,7 +222,7 @@ impl Shared {
         let waits: Vec<Wait> = waits.collect();
         // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.
         let freed = Freed { block, since: owner.clock.mark(), waits };
-        owner.station.send(FreeMessage { freed, time_ns: self.device.now_ns(), context });
+        owner.station.send(FreeMessage { freed, context });
     }
 
     /// Makes sure that a fence covers the wait, and asks it. While a capture runs the fence stays owed.

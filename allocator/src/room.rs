@@ -131,7 +131,7 @@ impl<'a> Climb<'a> {
 
     /// The largest handle that is made for this request.
     fn handle_bytes(&self, granularity: u64) -> u64 {
-        let held = self.shared.ledger.totals().physical.now;
+        let held = self.shared.ledger.physical().now;
         let budget_ns = self.shared.page_time.left_ns(self.shared.device.now_ns());
         handle_bytes(held, self.requested, granularity, budget_ns)
     }
@@ -303,7 +303,6 @@ impl<'a> Climb<'a> {
         shared.ledger.unclaim(work.window.created() - work.created);
         let own = if done.is_err() { self.undo(&mut work) } else { Vec::new() };
         let mut inside = self.slot.station.enter();
-        let now = shared.device.now_ns();
         for &other in &work.waited_for {
             self.note_wait(&mut inside, other);
         }
@@ -315,7 +314,7 @@ impl<'a> Climb<'a> {
             let remapped = work.window.pieces.iter().filter(|piece| matches!(piece, Piece::Move { .. })).count();
             add(&shared.counts.pages_moved, work.taken.len() as u64);
             add(&shared.counts.pages_remapped, remapped as u64);
-            let placed = inside.settle(&work.window, self.requested, now, self.context);
+            let placed = inside.settle(&work.window, self.requested, self.context);
             return Ok((inside, Some(placed)));
         };
         inside.heap.let_go(&work.window);

@@ -15,32 +15,20 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use crate::Settings;
 use crate::aliases::Aliases;
 use crate::allocation::Allocation;
+use crate::heap_state::HeapState;
 use crate::page_time::PageTime;
 use crate::pages::Stray;
+use crate::peak::{Peak, Share};
+use crate::process::Process;
 use crate::registry::Registry;
 use crate::slot::{Driver, Slot};
+use crate::stamp::Stamp;
 
 /// A pressure callback: gets the bytes that are needed.
 pub(crate) type Callback = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// Leave to touch fences: no stream of the device captures, and none begins to as long as this lives.
 pub(crate) struct Gate<'a>(#[expect(dead_code, reason = "held for its drop")] RwLockReadGuard<'a, ()>);
-
-/// The process that something was made in. In a forked child the driver must not be called: what is dropped there is
-/// left alone.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Process(u32);
-
-impl Process {
-    pub(crate) fn current() -> Self {
-        Process(std::process::id())
-    }
-
-    /// Whether this is a child that was forked off since.
-    pub(crate) fn is_forked(self) -> bool {
-        self.0 != std::process::id()
-    }
-}
 
 /// One allocator.
 pub(crate) struct Shared {
@@ -54,6 +42,7 @@ pub(crate) struct Shared {
     pub(crate) sanitizer: Option<highwater_sanitizer::Sanitizer>,
     pub(crate) settings: Settings,
     pub(crate) ledger: Ledger,
+    pub(crate) peak: Peak,
     pub(crate) counts: Counts,
     pub(crate) callbacks: Mutex<Vec<(u64, Callback)>>,
     pub(crate) strays: Mutex<Vec<Stray>>,
@@ -85,6 +74,7 @@ impl Shared {
             sanitizer,
             settings,
             ledger: Ledger::new(limit),
+            peak: Peak::default(),
             counts: Counts::default(),
             callbacks: Mutex::new(Vec::new()),
             strays: Mutex::new(Vec::new()),
@@ -133,7 +123,10 @@ impl Shared {
         let mut slots = self.slots.write();
         let index = StreamIndex(u32::try_from(slots.len()).expect("fewer than 2^32 streams at once"));
         let granularity = self.device.properties().granularity_bytes;
-        let slot = Arc::new(Slot::new(index, name, driver, granularity, self.settings.history_bytes()));
+        let (stamp, share) = (Arc::new(Stamp::new(self.device.clone())), Arc::new(Share::default()));
+        let history = self.settings.history_bytes();
+        let state = HeapState::new(index, granularity, history, stamp.clone(), share.clone());
+        let slot = Arc::new(Slot::new(name, driver, state, stamp, share));
         slots.push(slot.clone());
         slot
     }
@@ -148,7 +141,7 @@ impl std::fmt::Debug for Shared {
 /// How often things happened.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Requests by the rung that met them.
+    /// Requests by the rung that met them, but for those that the lowest one met.
     rungs: [AtomicU64; Rung::ALL.len()],
     pub(crate) out_of_memory: AtomicU64,
     pub(crate) waits_inserted: AtomicU64,
@@ -160,8 +153,6 @@ pub(crate) struct Counts {
     pub(crate) handles_created: AtomicU64,
     pub(crate) handles_released: AtomicU64,
     pub(crate) fences_recorded: AtomicU64,
-    pub(crate) allocations: AtomicU64,
-    pub(crate) frees: AtomicU64,
 }
 
 impl Counts {

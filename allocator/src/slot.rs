@@ -10,9 +10,11 @@ use highwater_core::{Clock, Openness, Position, Station, StreamIndex, Until};
 use highwater_device::StreamId;
 use parking_lot::{Mutex, RwLock};
 
-use crate::capture::GraphPool;
+use crate::capture::GraphSlot;
 use crate::fence::Recorded;
 use crate::heap_state::{FreeMessage, HeapState};
+use crate::peak::Share;
+use crate::stamp::Stamp;
 
 /// The driver's stream that a place stands for.
 #[derive(Clone, Debug)]
@@ -29,33 +31,40 @@ pub(crate) struct Slot {
     /// Held while a fence is recorded: of two fences the later one covers more.
     pub(crate) recording: Mutex<()>,
     pub(crate) station: Station<HeapState, FreeMessage>,
+    /// The time that the heap's records tell.
+    pub(crate) stamp: Arc<Stamp>,
+    /// Its live bytes, and its share of the peak of all.
+    pub(crate) share: Arc<Share>,
     /// `None` while idle. Held (shared) while a mark is set by anyone who does not hold the stream, and while a fence is
     /// recorded, so that no mark comes after the last fence of a stream that goes away.
     pub(crate) driver: RwLock<Option<Driver>>,
     /// The name of the present or the last stream.
     pub(crate) name: Mutex<Arc<str>>,
     /// The graph that the stream is recording into.
-    pub(crate) graph: Mutex<Option<Arc<GraphPool>>>,
+    pub(crate) graph: GraphSlot,
 }
 
 impl Slot {
     /// Without a driver it is a place for work of streams that the allocator does not know.
     pub(crate) fn new(
-        index: StreamIndex,
         name: Arc<str>,
         driver: Option<Driver>,
-        granularity: u64,
-        history_bytes: usize,
+        state: HeapState,
+        stamp: Arc<Stamp>,
+        share: Arc<Share>,
     ) -> Self {
+        let index = state.index();
         Slot {
             index,
             clock: Clock::new(index),
             openness: Openness::new(),
             recording: Mutex::new(()),
-            station: Station::new(HeapState::new(index, granularity, history_bytes)),
+            station: Station::new(state),
+            stamp,
+            share,
             name: Mutex::new(name),
             driver: RwLock::new(driver),
-            graph: Mutex::new(None),
+            graph: GraphSlot::default(),
         }
     }
 

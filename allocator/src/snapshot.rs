@@ -61,7 +61,7 @@ impl Shared {
         let history = &mut snapshot.devices[index];
         let segments = Segment::runs(parts.mapped, parts.blocks);
         history.segments = segments.expect("tiles of heaps neither overlap nor leave what is mapped");
-        let (held, info) = (shared.ledger.totals().physical.now, device.memory_info().ok());
+        let (held, info) = (shared.ledger.physical().now, device.memory_info().ok());
         let notes = &mut history.notes;
         notes.name = device.properties().name.clone();
         notes.capacity_bytes = Some(device.properties().total_bytes);

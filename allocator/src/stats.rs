@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use highwater_core::{Books, GaugeReading, Rung};
 
 use crate::Allocator;
+use crate::heap_state::Tally;
 
 /// The state of an allocator in numbers; all sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -62,27 +63,30 @@ impl Allocator {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut books = Books::default();
         let mut by_stream = BTreeMap::new();
+        let mut tally = Tally::default();
         for slot in shared.slots() {
             let inside = slot.station.enter();
             books += inside.heap.books();
+            tally += inside.tally;
             for (stream, bytes) in inside.heap.pending_by_stream() {
                 *by_stream.entry(shared.slot(stream).name().to_string()).or_insert(0) += bytes;
             }
         }
-        let totals = shared.ledger.totals();
-        // Read first: other threads go on, and no block is freed before it is given out.
-        let frees = counts.frees.load(Ordering::Acquire);
+        let requests = |rung| match rung {
+            Rung::OwnFree => tally.own_free,
+            rung => counts.of_rung(rung),
+        };
         MemoryStats {
-            live: totals.live,
-            reserved: totals.physical,
+            live: GaugeReading { now: books.live, peak: shared.peak.bytes(), total: tally.requested },
+            reserved: shared.ledger.physical(),
             rounding_bytes: books.rounding,
             pending_bytes: books.pending,
             pending_bytes_by_stream: by_stream,
             cached_bytes: books.cached,
             stray_bytes: shared.stray_bytes(),
-            allocations: read(&counts.allocations),
-            frees,
-            requests_by_rung: Rung::ALL.iter().map(|&rung| (rung.name(), counts.of_rung(rung))).collect(),
+            allocations: tally.allocations,
+            frees: tally.frees,
+            requests_by_rung: Rung::ALL.iter().map(|&rung| (rung.name(), requests(rung))).collect(),
             out_of_memory: read(&counts.out_of_memory),
             handles_created: read(&counts.handles_created),
             handles_released: read(&counts.handles_released),
@@ -98,7 +102,8 @@ impl Allocator {
 
     /// The peaks start again from what is in use now.
     pub fn reset_peak_memory_stats(&self) {
-        self.shared().ledger.reset_peaks();
+        self.shared().ledger.reset_peak();
+        self.shared().reset_live_peak();
     }
 }
 

@@ -31,7 +31,7 @@ impl Drop for Shared {
         }
         // Old mappings of other heaps' handles are gone with them.
         this.slots().iter().for_each(|slot| this.unreserve(&slot.station.enter().heap));
-        let left = this.ledger.totals().physical.now;
+        let left = this.ledger.physical().now;
         if left > 0 {
             tracing::warn!(bytes = left, "an allocator ends, and some of its memory could not be returned");
         }

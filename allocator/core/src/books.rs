@@ -46,7 +46,7 @@ pub struct Shortage {
     pub left: u64,
 }
 
-/// The bytes of all heaps of a device, with their peaks.
+/// The physical bytes of all heaps of a device, with their peak.
 ///
 /// Physical memory is *claimed* below the limit first, then *created*, handle by handle. Only what was created counts as
 /// held: a claim that comes to nothing leaves no peak behind.
@@ -55,7 +55,6 @@ pub struct Ledger {
     limit: u64,
     claimed: AtomicU64,
     physical: Gauge,
-    live: Gauge,
 }
 
 #[derive(Debug)]
@@ -101,20 +100,11 @@ pub struct GaugeReading {
     pub total: u64,
 }
 
-/// What a [`Ledger`] says at one moment, bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct LedgerTotals {
-    /// Physical memory held.
-    pub physical: GaugeReading,
-    /// Asked for and in use.
-    pub live: GaugeReading,
-}
-
 impl Ledger {
     /// Nothing mapped; at most `limit` bytes ever will be.
     #[must_use]
     pub fn new(limit: u64) -> Self {
-        Ledger { limit, claimed: AtomicU64::new(0), physical: Gauge::new(), live: Gauge::new() }
+        Ledger { limit, claimed: AtomicU64::new(0), physical: Gauge::new() }
     }
 
     /// The limit, bytes.
@@ -158,27 +148,15 @@ impl Ledger {
         self.unclaim(bytes);
     }
 
-    /// `bytes` asked for are in use from now on.
-    pub fn born(&self, bytes: u64) {
-        self.live.add(bytes);
-    }
-
-    /// `bytes` asked for are no longer in use.
-    pub fn died(&self, bytes: u64) {
-        self.live.subtract(bytes);
-    }
-
-    /// Everything at once; the numbers are read one after the other.
+    /// The bytes held.
     #[must_use]
-    pub fn totals(&self) -> LedgerTotals {
-        LedgerTotals { physical: self.physical.read(), live: self.live.read() }
+    pub fn physical(&self) -> GaugeReading {
+        self.physical.read()
     }
 
-    /// Forgets the peaks: they start again from what is in use now.
-    pub fn reset_peaks(&self) {
-        for gauge in [&self.physical, &self.live] {
-            gauge.peak.store(gauge.now.load(Ordering::Acquire), Ordering::Release);
-        }
+    /// Forgets the peak: it starts again from what is held now.
+    pub fn reset_peak(&self) {
+        self.physical.peak.store(self.physical.now.load(Ordering::Acquire), Ordering::Release);
     }
 }
 
@@ -194,7 +172,7 @@ mod tests {
         ledger.claim(40).unwrap();
         ledger.created(100);
         ledger.give_back(100);
-        assert_eq!(ledger.totals().physical, GaugeReading { now: 0, peak: 100, total: 100 });
+        assert_eq!(ledger.physical(), GaugeReading { now: 0, peak: 100, total: 100 });
         assert_eq!(ledger.left(), 100);
     }
 
@@ -204,7 +182,7 @@ mod tests {
         ledger.claim(100).unwrap();
         ledger.created(20);
         ledger.unclaim(80);
-        assert_eq!(ledger.totals().physical, GaugeReading { now: 20, peak: 20, total: 20 });
+        assert_eq!(ledger.physical(), GaugeReading { now: 20, peak: 20, total: 20 });
         assert_eq!(ledger.left(), 80);
     }
 }

@@ -28,7 +28,7 @@ mod units;
 mod uses;
 mod window;
 
-pub use books::{Books, GaugeReading, Ledger, LedgerTotals, Shortage};
+pub use books::{Books, GaugeReading, Ledger, Shortage};
 pub use clock::{Clock, Demand, Stamp};
 pub use heap::{BlockInfo, CheckError, Freed, Heap, Placement, Retired, Satisfied, TileInfo, TileKind, Unoccupied};
 pub use ladder::{Ladder, Policy, Rung};

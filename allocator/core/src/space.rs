@@ -35,12 +35,7 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(granularity: u64) -> Self {
-        Space {
-            granularity,
-            tiles: Tiles::new(granularity),
-            mappings: BTreeMap::new(),
-            ghosts: BTreeMap::new(),
-        }
+        Space { granularity, tiles: Tiles::new(granularity), mappings: BTreeMap::new(), ghosts: BTreeMap::new() }
     }
 
     pub(crate) fn granularity(&self) -> u64 {
@@ -308,9 +303,7 @@ impl Space {
 
     /// The run of free and unmapped tiles around `address`.
     pub(crate) fn run_around(&self, address: u64) -> Vec<(u64, Tile)> {
-        let fits = |&tile: &TileId| {
-            matches!(self.tiles.get(tile).1.content, Content::Free { .. } | Content::Unmapped)
-        };
+        let fits = |&tile: &TileId| matches!(self.tiles.get(tile).1.content, Content::Free { .. } | Content::Unmapped);
         let at = self.tiles.containing(address).expect("the address lies in a range");
         let earlier = |&tile: &TileId| self.tiles.before(tile).filter(fits);
         let first = std::iter::successors(Some(at), earlier).last().expect("it starts with one");

@@ -82,7 +82,7 @@ impl Stream {
     /// that comes of it, and memory that is freed meanwhile is not kept for the graph.
     #[must_use]
     pub fn is_captured_elsewhere(&self) -> bool {
-        self.slot().graph.lock().is_none() && self.cuda_device().is_some_and(|device| device.captures(self.id()))
+        self.slot().graph.get().is_none() && self.cuda_device().is_some_and(|device| device.captures(self.id()))
     }
 
     /// The stream for calls of cudarc; `None` when the device is no GPU.

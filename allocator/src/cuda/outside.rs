@@ -45,6 +45,10 @@ impl<E> Default for Events<E> {
 }
 
 impl<E> Events<E> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.get().is_none()
+    }
+
     /// The event of a stream, made when there is none yet.
     pub(super) fn of<R>(&self, stream: Key, make: impl FnOnce() -> Result<E, R>) -> Result<&E, R> {
         let mut links = std::iter::successors(self.first.get(), |link| link.next.get());
@@ -211,7 +215,6 @@ mod tests {
             let context = Context::here();
             let placed = shared.place(stream.slot(), bytes, context).unwrap();
             let waits = points.into_iter().map(|point| shared.await_outside(point)).collect();
-            shared.ledger.died(bytes);
             shared.give_back(stream.slot(), placed.block, &Uses::default(), waits, context);
             placed.address
         }

@@ -314,7 +314,8 @@ impl Tiles {
     fn add(&mut self, new: Record) -> TileId {
         let (address, range) = (new.address, new.range as usize);
         let number = self.records.insert(new);
-        let tile = TileId(u32::try_from(number).ok().filter(|&n| n < Link::NONE.0 >> 1).expect("fewer than 2^31 tiles"));
+        let tile =
+            TileId(u32::try_from(number).ok().filter(|&n| n < Link::NONE.0 >> 1).expect("fewer than 2^31 tiles"));
         self.ranges[range].directory.insert(tile, address, |other| record(&self.records, other).address);
         tile
     }
@@ -355,12 +356,7 @@ impl Tiles {
         Ok(())
     }
 
-    fn check_range(
-        &self,
-        start: u64,
-        length: u64,
-        tiles: impl Iterator<Item = (u64, Tile)>,
-    ) -> Result<usize, String> {
+    fn check_range(&self, start: u64, length: u64, tiles: impl Iterator<Item = (u64, Tile)>) -> Result<usize, String> {
         let mut expected = start;
         let mut before: Option<Content> = None;
         let mut seen = 0;
