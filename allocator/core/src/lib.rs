@@ -2,7 +2,7 @@
 //!
 //! It is pure. It knows numbers (addresses, bytes, streams, positions in streams) and no device: it says what to do
 //! (map this gap, wait for these positions, unmap those handles), its caller does it and tells it what came of it. It
-//! never blocks, except on the short lock of a heap, and holds no `unsafe` code.
+//! never blocks, except on the short lock of a heap, which is also where the `unsafe` code is (`latch`, `barrier`).
 //!
 //! - [`Clock`]: what has been submitted to a stream, what is known to be complete, and what is proven to come before
 //!   what will be submitted next.
@@ -15,10 +15,13 @@
 //!
 //! The same calls with the same observed completions give the same addresses: everything that is iterated is ordered.
 
+#[cfg(not(loom))]
+mod barrier;
 mod books;
 mod clock;
 mod heap;
 mod ladder;
+mod latch;
 mod openness;
 mod space;
 mod station;

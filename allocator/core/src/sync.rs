@@ -4,7 +4,7 @@
 //! lock's own implementation.
 
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -37,6 +37,29 @@ mod model {
             self.0.try_lock().ok()
         }
     }
+}
+
+#[cfg(not(loom))]
+pub(crate) use crate::barrier::{heavy_barrier, light_barrier};
+
+/// As a fence: what the two are together.
+#[cfg(loom)]
+pub(crate) fn light_barrier() {
+    fence(Ordering::SeqCst);
+}
+
+/// As a fence: what the two are together.
+#[cfg(loom)]
+pub(crate) fn heavy_barrier() {
+    fence(Ordering::SeqCst);
+}
+
+/// One turn of waiting for another thread that is not waiting itself.
+pub(crate) fn pause() {
+    #[cfg(not(loom))]
+    std::thread::yield_now();
+    #[cfg(loom)]
+    loom::thread::yield_now();
 }
 
 /// Raises `cell` to at least `value`.

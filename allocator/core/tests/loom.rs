@@ -1,16 +1,35 @@
-//! Every interleaving of a free from elsewhere with the thread that holds the heap, and of a record with submissions.
+//! Every interleaving of the threads that use a heap, and of a record with submissions.
 //!
 //! Run with `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p highwater-core --test loom --release`.
 
 #![cfg(loom)]
+#![allow(unsafe_code)]
 
 use highwater_core::{Clock, Demand, Hold, Openness, Outlook, Position, Receive, Station, StreamIndex};
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-/// Counts what it received.
+/// Counts what it received, and how often it was touched: in a cell that loom watches.
 struct Counter {
     received: usize,
+    touched: UnsafeCell<usize>,
+}
+
+impl Counter {
+    fn new() -> Self {
+        Counter { received: 0, touched: UnsafeCell::new(0) }
+    }
+
+    fn touch(&mut self) {
+        // SAFETY: nobody else has the counter; loom would say so.
+        self.touched.with_mut(|touched| unsafe { *touched += 1 });
+    }
+
+    fn touched(&self) -> usize {
+        // SAFETY: as above.
+        self.touched.with(|touched| unsafe { *touched })
+    }
 }
 
 impl Receive<usize> for Counter {
@@ -20,9 +39,11 @@ impl Receive<usize> for Counter {
 }
 
 #[test]
-fn a_free_from_elsewhere_is_never_stranded() {
+fn a_free_from_elsewhere_reaches_whoever_enters_next() {
     loom::model(|| {
-        let station = Arc::new(Station::new(Counter { received: 0 }));
+        let station = Arc::new(Station::new(Counter::new()));
+        // It leans to this thread from now on.
+        drop(station.enter());
         let senders: Vec<_> = [1, 10]
             .into_iter()
             .map(|message| {
@@ -30,41 +51,75 @@ fn a_free_from_elsewhere_is_never_stranded() {
                 thread::spawn(move || station.send(message))
             })
             .collect();
-        {
-            let _inside = station.enter();
-            // A place to be interrupted while inside: loom takes unlocking for no event of its own.
-            thread::yield_now();
-        }
+        drop(station.enter());
         for sender in senders {
             sender.join().unwrap();
         }
-        // Nobody enters any more: what was not delivered by now never would be. `peek` takes the lock without looking
-        // into the inbox.
-        assert_eq!(station.peek(|counter| counter.received), 11);
+        assert_eq!(station.enter().received, 11);
+    });
+}
+
+/// Threads that each enter so many times. loom finds two of them inside: the cell complains.
+fn enter_at_once(others: &'static [usize], own: usize) {
+    loom::model(move || {
+        let station = Arc::new(Station::new(Counter::new()));
+        let enter = |station: &Station<Counter, usize>, times: usize| {
+            for _ in 0..times {
+                station.enter().touch();
+            }
+        };
+        let threads: Vec<_> = others
+            .iter()
+            .map(|&times| {
+                let station = station.clone();
+                thread::spawn(move || enter(&station, times))
+            })
+            .collect();
+        enter(&station, own);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(station.enter().touched(), own + others.iter().sum::<usize>());
     });
 }
 
 #[test]
-fn whoever_is_inside_is_alone() {
+fn a_thread_that_the_lock_leans_to_is_alone_inside() {
+    enter_at_once(&[1], 3);
+}
+
+#[test]
+fn threads_that_the_lock_leans_to_by_turns_are_alone_inside() {
+    enter_at_once(&[2], 2);
+}
+
+#[test]
+fn three_threads_are_alone_inside() {
+    enter_at_once(&[1, 1], 2);
+}
+
+#[test]
+fn whoever_only_tries_does_not_come_in_to_somebody() {
     loom::model(|| {
-        let station = Arc::new(Station::new(Counter { received: 0 }));
+        let station = Arc::new(Station::new(Counter::new()));
+        drop(station.enter());
         let other = {
             let station = station.clone();
             thread::spawn(move || {
-                let mut inside = station.enter();
-                let seen = inside.received;
-                thread::yield_now();
-                inside.received = seen + 1;
+                for _ in 0..2 {
+                    if let Some(mut inside) = station.try_enter() {
+                        inside.touch();
+                    }
+                }
             })
         };
         {
             let mut inside = station.enter();
-            let seen = inside.received;
-            thread::yield_now();
-            inside.received = seen + 1;
+            assert!(station.try_enter().is_none(), "nor does the thread itself");
+            inside.touch();
         }
         other.join().unwrap();
-        assert_eq!(station.peek(|counter| counter.received), 2);
+        station.enter().touch();
     });
 }
 
