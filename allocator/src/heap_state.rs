@@ -113,6 +113,16 @@ impl HeapState {
         self.note(self.clock.read(), action, context);
     }
 
+    /// Takes a block back that nobody but the owner used, up to its position `since`.
+    #[inline]
+    pub(crate) fn free_at_once(&mut self, block: BlockId, since: Position, context: Context) {
+        self.tally.frees += 1;
+        let info = self.heap.free_at_once(block, since);
+        self.share.set_live(self.heap.books().live);
+        let action = Action::Freed { address: info.address, bytes: info.requested, stream: self.number() };
+        self.note(self.clock.read(), action, context);
+    }
+
     /// Ends the pending frees that are over; see [`Heap::retire`].
     pub(crate) fn retire(
         &mut self,
@@ -143,17 +153,16 @@ impl HeapState {
 impl Receive<FreeMessage> for HeapState {
     fn receive(&mut self, message: FreeMessage) {
         let FreeMessage { freed, context } = message;
+        if freed.waits.is_empty() {
+            return self.free_at_once(freed.block, freed.since, context);
+        }
         self.tally.frees += 1;
         let time_ns = self.clock.read();
         let waits = u32::try_from(freed.waits.len()).expect("one wait for each stream");
         let info = self.heap.free(freed);
         self.share.set_live(self.heap.books().live);
         let (address, bytes, stream) = (info.address, info.requested, self.number());
-        if waits == 0 {
-            self.note(time_ns, Action::Freed { address, bytes, stream }, context);
-        } else {
-            self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
-            self.note(time_ns, Action::Pending { address, stream, waits }, context);
-        }
+        self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
+        self.note(time_ns, Action::Pending { address, stream, waits }, context);
     }
 }

@@ -210,8 +210,14 @@ impl Shared {
     /// Gives a block back to its heap, with what has to be passed first: the ends of `uses`, and `outside`.
     pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, outside: Vec<Wait>, context: Context) {
         if uses.is_empty() && outside.is_empty() {
-            let freed = Freed { block, since: owner.clock.mark(), waits: Vec::new() };
-            return owner.station.send(FreeMessage { freed, context });
+            let since = owner.clock.mark();
+            return match owner.station.enter_as_sender() {
+                Some(mut inside) => inside.free_at_once(block, since, context),
+                None => {
+                    let freed = Freed { block, since, waits: Vec::new() };
+                    owner.station.leave(FreeMessage { freed, context });
+                }
+            };
         }
         let gate = self.gate();
         let ends = uses.iter().map(|(stream, until)| Wait { stream, position: self.slot(stream).end_of_use(until) });

@@ -191,7 +191,36 @@ impl Heap {
     /// # Panics
     /// When the block is not given out: whoever frees holds the block, so it cannot happen twice.
     pub fn free(&mut self, freed: Freed) -> BlockInfo {
-        let block = freed.block;
+        let Freed { block, since, waits } = freed;
+        if waits.is_empty() {
+            return self.free_at_once(block, since);
+        }
+        let info = self.unborn(block);
+        let BlockInfo { address, requested, bytes, .. } = info;
+        self.books.pending += bytes;
+        let number = self.pending_next;
+        self.pending_next += 1;
+        self.turn(block, Content::Pending(number));
+        let waits = join_waits(waits);
+        self.pending.insert(number, Pending { block, address, bytes, requested, since, waits });
+        info
+    }
+
+    /// Takes a block back that nobody but the owner used, up to its position `since`.
+    ///
+    /// # Panics
+    /// When the block is not given out.
+    #[inline]
+    pub fn free_at_once(&mut self, block: BlockId, since: Position) -> BlockInfo {
+        let info = self.unborn(block);
+        self.books.cached += info.bytes;
+        self.turn(block, Content::Free { since });
+        info
+    }
+
+    /// The block that is not live any more, as the books say.
+    #[inline]
+    fn unborn(&mut self, block: BlockId) -> BlockInfo {
         let (space, tile) = self.space_of(block);
         let found = space.find(tile);
         let Some((address, Tile { bytes, content: Content::Live { requested } })) = found else {
@@ -199,17 +228,6 @@ impl Heap {
         };
         self.books.live -= requested;
         self.books.rounding -= bytes - requested;
-        if freed.waits.is_empty() {
-            self.books.cached += bytes;
-            self.turn(block, Content::Free { since: freed.since });
-        } else {
-            self.books.pending += bytes;
-            let number = self.pending_next;
-            self.pending_next += 1;
-            self.turn(block, Content::Pending(number));
-            let waits = join_waits(freed.waits);
-            self.pending.insert(number, Pending { block, address, bytes, requested, since: freed.since, waits });
-        }
         BlockInfo { block, address, requested, bytes }
     }
 

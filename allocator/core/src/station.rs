@@ -42,6 +42,7 @@ impl<S: Receive<M>, M> Station<S, M> {
     }
 
     /// Enters if nobody is inside; all messages are delivered first.
+    #[inline]
     pub fn try_enter(&self) -> Option<StationGuard<'_, S, M>> {
         let mut inside = StationGuard { station: self, state: self.state.try_lock()? };
         inside.deliver();
@@ -49,16 +50,22 @@ impl<S: Receive<M>, M> Station<S, M> {
     }
 
     /// Delivers `message` now, or leaves it for the one who enters next. Never waits.
-    #[inline]
     pub fn send(&self, message: M) {
-        match if self.state.leans_away() { None } else { self.try_enter() } {
+        match self.enter_as_sender() {
             Some(mut inside) => inside.receive(message),
             None => self.leave(message),
         }
     }
 
+    /// Enters if that takes no time, and takes the station from nobody who uses it alone.
+    #[inline]
+    pub fn enter_as_sender(&self) -> Option<StationGuard<'_, S, M>> {
+        if self.state.leans_away() { None } else { self.try_enter() }
+    }
+
+    /// Leaves `message` for the one who enters next.
     #[cold]
-    fn leave(&self, message: M) {
+    pub fn leave(&self, message: M) {
         let mut inbox = self.inbox.lock();
         inbox.push(message);
         self.waiting.store(inbox.len(), Ordering::Release);

@@ -57,19 +57,26 @@ impl Sizes {
 
     #[inline]
     pub(super) fn insert(&mut self, records: &mut Records, tile: TileId) {
-        let class = class(record(records, tile).bytes);
+        let new = record_mut(records, tile);
+        let class = class(new.bytes);
         let root = self.roots[class];
         if root == Link::NONE {
+            // Most classes have one tile, if any.
+            (new.left, new.right) = (Link::NONE, Link::NONE);
             self.some[class / 64] |= 1 << (class % 64);
             self.words |= 1 << (class / 64);
+            self.roots[class] = Link::to(tile);
+        } else {
+            self.roots[class] = insert(records, root, tile);
         }
-        self.roots[class] = insert(records, root, tile);
     }
 
     #[inline]
     pub(super) fn remove(&mut self, records: &mut Records, tile: TileId) {
-        let class = class(record(records, tile).bytes);
-        let root = remove(records, self.roots[class], tile);
+        let old = record(records, tile);
+        let class = class(old.bytes);
+        let alone = self.roots[class] == Link::to(tile) && (old.left, old.right) == (Link::NONE, Link::NONE);
+        let root = if alone { Link::NONE } else { remove(records, self.roots[class], tile) };
         self.roots[class] = root;
         if root == Link::NONE {
             self.some[class / 64] &= !(1 << (class % 64));
