@@ -56,7 +56,7 @@ impl Space {
     /// The longest stretch of addresses without any mapping, as far as the heap knows, bytes.
     pub(crate) fn largest_hole(&self) -> u64 {
         let mut largest = 0;
-        for (address, tile) in self.tiles().filter(|(_, tile)| tile.content == Content::Unmapped) {
+        for (address, tile) in self.tiles.holes().map(|hole| self.tiles.get(hole)) {
             let mut from = address;
             for ghost in self.ghosts_in(address, address + tile.bytes) {
                 largest = largest.max(ghost.address - from);
@@ -285,6 +285,18 @@ impl Space {
                     (false, _) => {}
                 }
                 open = fits(tile.content);
+            }
+        }
+        runs
+    }
+
+    /// The runs of free and unmapped tiles with something unmapped in them, in the order of addresses.
+    pub(crate) fn runs_with_holes(&self) -> Vec<Vec<(u64, Tile)>> {
+        let mut runs: Vec<Vec<(u64, Tile)>> = Vec::new();
+        for hole in self.tiles.holes() {
+            let (address, _) = self.tiles.get(hole);
+            if runs.last().is_none_or(|run| bounds(run).1 <= address) {
+                runs.push(self.run_around(address));
             }
         }
         runs

@@ -6,10 +6,13 @@
 //!
 //! - by number: whoever holds a block holds the number of its tile, which stays the same as long as the block lives;
 //! - by size, if they are free ([`Sizes`]);
+//! - one after the other, if they are unmapped;
 //! - by address: each range has a [`Directory`].
 
 mod directory;
 mod sizes;
+
+use std::collections::BTreeMap;
 
 use slab::Slab;
 
@@ -99,6 +102,8 @@ pub(crate) struct Tiles {
     granularity: u64,
     records: Records,
     sizes: Sizes,
+    /// Those that are unmapped, by address.
+    holes: BTreeMap<u64, TileId>,
     /// By number: the order in which they came.
     ranges: Vec<Range>,
     /// Their numbers in the order of addresses.
@@ -108,7 +113,14 @@ pub(crate) struct Tiles {
 impl Tiles {
     /// None. Unmapped tiles will start and end on multiples of `granularity`, bytes.
     pub(crate) fn new(granularity: u64) -> Self {
-        Tiles { granularity, records: Slab::new(), sizes: Sizes::new(), ranges: Vec::new(), order: Vec::new() }
+        Tiles {
+            granularity,
+            records: Slab::new(),
+            sizes: Sizes::new(),
+            holes: BTreeMap::new(),
+            ranges: Vec::new(),
+            order: Vec::new(),
+        }
     }
 
     /// Adds a range, as one unmapped tile.
@@ -118,7 +130,7 @@ impl Tiles {
         self.order.insert(place, number);
         let directory = Directory::new(start, bytes, self.granularity);
         self.ranges.push(Range { start, bytes, directory });
-        self.add(Record {
+        let hole = self.add(Record {
             address: start,
             bytes,
             content: Content::Unmapped,
@@ -128,6 +140,7 @@ impl Tiles {
             right: Link::NONE,
             range: number,
         });
+        self.list(hole);
     }
 
     /// The ranges (address, bytes), in the order of addresses.
@@ -202,6 +215,11 @@ impl Tiles {
     /// What a tile holds, if there is one of this number.
     pub(crate) fn find(&self, tile: TileId) -> Option<(u64, Tile)> {
         self.records.contains(tile.0 as usize).then(|| self.get(tile))
+    }
+
+    /// The unmapped tiles, in the order of addresses.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = TileId> + '_ {
+        self.holes.values().copied()
     }
 
     /// The smallest free tile of at least so many bytes, the lowest address first.
@@ -320,16 +338,22 @@ impl Tiles {
         tile
     }
 
-    /// A free tile can be found by its size from now on.
+    /// A tile can be found from now on by what it holds.
     fn list(&mut self, tile: TileId) {
-        if matches!(record(&self.records, tile).content, Content::Free { .. }) {
-            self.sizes.insert(&mut self.records, tile);
+        let Record { content, address, .. } = *record(&self.records, tile);
+        match content {
+            Content::Free { .. } => self.sizes.insert(&mut self.records, tile),
+            Content::Unmapped => drop(self.holes.insert(address, tile)),
+            _ => {}
         }
     }
 
     fn unlist(&mut self, tile: TileId) {
-        if matches!(record(&self.records, tile).content, Content::Free { .. }) {
-            self.sizes.remove(&mut self.records, tile);
+        let Record { content, address, .. } = *record(&self.records, tile);
+        match content {
+            Content::Free { .. } => self.sizes.remove(&mut self.records, tile),
+            Content::Unmapped => drop(self.holes.remove(&address)),
+            _ => {}
         }
     }
 
@@ -353,7 +377,12 @@ impl Tiles {
         if free != self.sizes.check(&self.records)? {
             return Err("the index of free tiles does not list the free tiles".into());
         }
-        Ok(())
+        let unmapped = self.all().filter(|(_, _, tile)| tile.content == Content::Unmapped);
+        let unmapped: BTreeMap<u64, TileId> = unmapped.map(|(tile, address, _)| (address, tile)).collect();
+        match unmapped == self.holes {
+            true => Ok(()),
+            false => Err("the index of unmapped tiles does not list the unmapped tiles".into()),
+        }
     }
 
     fn check_range(&self, start: u64, length: u64, tiles: impl Iterator<Item = (u64, Tile)>) -> Result<usize, String> {

@@ -207,7 +207,8 @@ impl<'a, G: Fn(Ghost) -> GhostState> Search<'a, G> {
     /// The best window that can be filled.
     pub(crate) fn run(&self) -> Option<Window> {
         let mut outlines: Vec<Outline> = Vec::new();
-        for run in self.space.runs(|content| matches!(content, Content::Free { .. } | Content::Unmapped)) {
+        // A run without a hole is one free tile, which is too small: otherwise nobody would search.
+        for run in self.space.runs_with_holes() {
             let (start, end) = bounds(&run);
             if end - start >= self.bytes {
                 self.outline_all(&run, &mut outlines);
