@@ -328,6 +328,50 @@ pub(crate) enum BenchWhat {
     #[command(after_help = "Examples:\n  highwater bench churn\n  highwater bench churn --json | jq .utilization\n\n\
                       Exit codes: 0 it ran · 1 it failed on the way · 2 bad input")]
     Churn(BenchChurnArgs),
+    /// What the host pays for an allocation and its free, beside malloc
+    #[command(
+        long_about = "What the host pays for an allocation and its free, beside malloc: over and over, among many blocks, from \
+                      many threads, from one thread to another, and with other streams that use the block. docs/benchmarks.md \
+                      tells each workload.",
+        after_help = "Examples:\n  highwater bench alloc\n  highwater bench alloc --recorder off --json | jq .hot_pair_ns\n  \
+                      highwater bench alloc --device cuda\n\n\
+                      Exit codes: 0 it ran · 1 it failed on the way · 2 bad input, or no GPU"
+    )]
+    Alloc(BenchAllocArgs),
+}
+
+/// Options of `highwater bench alloc`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchAllocArgs {
+    /// What the memory is of
+    #[arg(long, value_enum, default_value_t = BenchDevice::Sim)]
+    pub(crate) device: BenchDevice,
+
+    /// Whether the history of memory is recorded; by default as the settings in the environment say, else on
+    #[arg(long, value_enum)]
+    pub(crate) recorder: Option<Recorder>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What the memory of a measurement is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum BenchDevice {
+    /// A simulated GPU that costs nothing, so that only the allocator is measured
+    Sim,
+    /// GPU 0
+    Cuda,
+}
+
+/// Whether the history of memory is recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Recorder {
+    /// As a program has it by default
+    On,
+    /// Nothing is recorded
+    Off,
 }
 
 /// Options of `highwater bench churn`.

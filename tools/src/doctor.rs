@@ -16,6 +16,8 @@ const OLDEST_DRIVER: (u32, u32) = (13, 0);
 /// What something needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Need {
+    /// Memory of a GPU, and no kernels.
+    Memory,
     /// A training in one process.
     Training,
     /// A training over NCCL.
@@ -35,8 +37,12 @@ struct Finding {
 
 /// Refuses to go on without what is needed; the first thing that is missing is told.
 pub(crate) fn require(need: Need) -> Result<(), InputError> {
-    let wanted = |finding: &Finding| need == Need::TrainingInProcesses || finding.name != NCCL;
-    let mut all = vec![finding("driver", driver())];
+    let wanted = |finding: &Finding| match need {
+        Need::Memory => [DRIVER, GPU].contains(&finding.name),
+        Need::Training => finding.name != NCCL,
+        Need::TrainingInProcesses => true,
+    };
+    let mut all = vec![finding(DRIVER, driver())];
     // GPUs are not opened: somebody else's may be closed to this process.
     if all[0].ok && !matches!(device_count(), Ok(1..)) {
         all.extend(gpus());
@@ -48,6 +54,8 @@ pub(crate) fn require(need: Need) -> Result<(), InputError> {
     }
 }
 
+const DRIVER: &str = "driver";
+const GPU: &str = "GPU";
 const NCCL: &str = "NCCL";
 
 /// Tells what is there.
@@ -65,7 +73,7 @@ pub(crate) fn run(arguments: &DoctorArgs) -> Result<(), Failure> {
 }
 
 fn findings() -> Vec<Finding> {
-    let mut all = vec![finding("driver", driver())];
+    let mut all = vec![finding(DRIVER, driver())];
     if all[0].ok {
         all.extend(gpus());
     }
@@ -106,9 +114,9 @@ fn driver() -> Result<String, String> {
 /// Each GPU, or that there is none.
 fn gpus() -> Vec<Finding> {
     match device_count() {
-        Ok(0) => vec![finding("GPU", Err("the driver knows no GPU; nvidia-smi tells why".into()))],
-        Ok(count) => (0..count).map(|ordinal| finding("GPU", gpu(ordinal))).collect(),
-        Err(error) => vec![finding("GPU", Err(error.to_string()))],
+        Ok(0) => vec![finding(GPU, Err("the driver knows no GPU; nvidia-smi tells why".into()))],
+        Ok(count) => (0..count).map(|ordinal| finding(GPU, gpu(ordinal))).collect(),
+        Err(error) => vec![finding(GPU, Err(error.to_string()))],
     }
 }
 

@@ -18,6 +18,7 @@ mod output;
 mod replay;
 #[cfg(test)]
 mod scratch;
+mod settings;
 mod snapshot;
 mod train;
 mod tui;

@@ -6,16 +6,17 @@ use std::time::Instant;
 
 use highwater::device::Device;
 use highwater::device::sim::{SimConfig, SimDevice};
-use highwater::{Allocator, Buffer, Settings, Stream};
+use highwater::{Allocator, Settings, Stream};
 use serde::Serialize;
 
-use super::workloads::{Churn, Draw};
+use super::workloads::{Churn, Live};
 use crate::cli::BenchChurnArgs;
 use crate::failure::Failure;
 use crate::output;
 use crate::replay::counters::Counters;
 use crate::replay::meter::Meter;
 use crate::replay::report::ratio_of;
+use crate::settings;
 
 /// What came of one workload.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -40,8 +41,9 @@ struct Churned {
 /// # Errors
 /// When the settings in the environment are bad, or a measurement fails.
 pub(crate) fn run(arguments: &BenchChurnArgs) -> Result<(), Failure> {
+    let settings = settings::above_environment([])?;
     for churn in Churn::COMPARED {
-        let churned = measure(churn).map_err(Failure::bench)?;
+        let churned = measure(churn, settings.clone()).map_err(Failure::bench)?;
         let line = match arguments.json {
             true => serde_json::to_string(&churned).expect("numbers are JSON") + "\n",
             false => format!(
@@ -61,23 +63,18 @@ pub(crate) fn run(arguments: &BenchChurnArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn measure(churn: Churn) -> Result<Churned, highwater::Error> {
+fn measure(churn: Churn, settings: Settings) -> Result<Churned, highwater::Error> {
     let device = SimDevice::new(SimConfig { bodies: false, workers: 0, ..SimConfig::default() });
     let meter = Meter::new(device);
-    let allocator = Allocator::with_settings(meter.clone(), Settings::from_environment()?)?;
+    let allocator = Allocator::with_settings(meter.clone(), settings)?;
     let streams = (0..churn.streams).map(|index| allocator.create_stream(&format!("stream {index}")));
     let streams: Vec<Stream> = streams.collect::<Result<_, _>>()?;
-    let mut live: Vec<Option<Buffer<u8>>> = std::iter::repeat_with(|| None).take(churn.slots).collect();
-    let mut step = |draw: &Draw| -> Result<(), highwater::Error> {
-        live[draw.slot] = None;
-        live[draw.slot] = Some(streams[draw.stream].alloc::<u8>(draw.bytes as usize)?);
-        Ok(())
-    };
+    let mut live = Live::new(churn.slots, streams);
     let draws = churn.draws();
     let (before, measured) = draws.split_at(churn.warm_up());
-    before.iter().try_for_each(&mut step)?;
+    before.iter().try_for_each(|draw| live.step(draw))?;
     let (start, before) = (Instant::now(), meter.read());
-    measured.iter().try_for_each(&mut step)?;
+    measured.iter().try_for_each(|draw| live.step(draw))?;
     let real_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     let after = meter.read();
     let ns = real_ns.saturating_sub(after.real_ns - before.real_ns) + (after.host_ns - before.host_ns);
@@ -97,6 +94,12 @@ fn measure(churn: Churn) -> Result<Churned, highwater::Error> {
     })
 }
 
+/// How full memory is, for comparison.
+#[cfg(test)]
+pub(super) fn utilization(churn: Churn, settings: Settings) -> Result<f64, highwater::Error> {
+    Ok(measure(churn, settings)?.utilization)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +113,7 @@ mod tests {
             live[draw.slot] = draw.bytes;
             peak = peak.max(held);
         }
-        let churned = measure(churn).unwrap();
+        let churned = measure(churn, Settings::default()).unwrap();
         assert_eq!(churned.peak_live_bytes, peak);
         assert!(churned.peak_reserved_bytes >= peak && churned.driver_memory_calls > 0);
         assert!(churned.utilization > 0.5 && churned.utilization <= 1.0);

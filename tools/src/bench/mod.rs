@@ -1,5 +1,6 @@
 //! `highwater bench`: speed, measured.
 
+mod alloc;
 mod churn;
 mod kernels;
 pub(crate) mod workloads;
@@ -13,6 +14,7 @@ use crate::failure::Failure;
 /// When something that it needs is missing, or a measurement fails.
 pub(crate) fn run(arguments: &BenchArgs) -> Result<(), Failure> {
     match arguments.what {
+        BenchWhat::Alloc(ref arguments) => alloc::run(arguments),
         BenchWhat::Kernels(ref arguments) => kernels::run(arguments),
         BenchWhat::Churn(ref arguments) => churn::run(arguments),
     }

@@ -2,6 +2,8 @@
 //!
 //! Every draw is made by one 64-bit generator before anything is measured.
 
+use highwater::{AllocError, Buffer, Stream};
+
 /// The generator: multiplier and increment of Knuth's MMIX, of which the upper 31 bits are used.
 #[derive(Clone, Debug)]
 pub(crate) struct Lcg(u64);
@@ -73,13 +75,55 @@ impl Churn {
 
     /// All steps, those before the measured ones too.
     pub(crate) fn draws(&self) -> Vec<Draw> {
+        self.first_draws(self.warm_up() + self.steps)
+    }
+
+    /// The first so many steps.
+    pub(crate) fn first_draws(&self, steps: usize) -> Vec<Draw> {
         let mut random = Lcg::new(self.seed);
         let draw = |_| Draw {
             slot: random.next() as usize % self.slots,
             stream: random.next() as usize % self.streams,
             bytes: random.log_uniform(self.low, self.high),
         };
-        (0..self.warm_up() + self.steps).map(draw).collect()
+        (0..steps).map(draw).collect()
+    }
+}
+
+/// The blocks that are live, by slot.
+#[derive(Debug)]
+pub(crate) struct Live {
+    slots: Vec<Option<Buffer<u8>>>,
+    streams: Vec<Stream>,
+}
+
+impl Live {
+    /// So many empty slots, for blocks of these streams.
+    pub(crate) fn new(slots: usize, streams: Vec<Stream>) -> Self {
+        Live { slots: std::iter::repeat_with(|| None).take(slots).collect(), streams }
+    }
+
+    /// The block in the slot of a draw goes, and another comes.
+    ///
+    /// # Errors
+    /// When there is no memory for it; the slot is empty then.
+    pub(crate) fn step(&mut self, draw: &Draw) -> Result<(), AllocError> {
+        self.free(draw);
+        self.fill(draw)
+    }
+
+    /// The block in the slot of a draw goes.
+    pub(crate) fn free(&mut self, draw: &Draw) {
+        self.slots[draw.slot] = None;
+    }
+
+    /// A block comes into the slot of a draw.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub(crate) fn fill(&mut self, draw: &Draw) -> Result<(), AllocError> {
+        self.slots[draw.slot] = Some(self.streams[draw.stream].alloc::<u8>(draw.bytes as usize)?);
+        Ok(())
     }
 }
 

@@ -23,6 +23,7 @@ use crate::cli::{ReplayArgs, ReplayDevice};
 use crate::doctor;
 use crate::failure::{Failure, InputError};
 use crate::output;
+use crate::settings;
 use drive::{DriveError, Options, Outcome, drive};
 use load::Recorded;
 use report::Report;
@@ -106,17 +107,12 @@ const LONGEST_BEHIND_NS: u64 = 3_600_000_000_000;
 
 /// The environment's settings, with those of the command line on top, and one more pair.
 fn settings(arguments: &ReplayArgs, pair: &str) -> Result<Settings, InputError> {
-    let environment = Settings::from_environment().map_err(|error| InputError::Settings(error.to_string()))?;
-    let mut pairs: Vec<_> = environment.pairs().into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
-    if let Some(limit) = arguments.limit {
-        if limit == 0 {
-            return Err(InputError::Zero { what: "number of bytes", option: "--limit" });
-        }
-        pairs.push(format!("memory_limit_bytes:{limit}"));
+    if arguments.limit == Some(0) {
+        return Err(InputError::Zero { what: "number of bytes", option: "--limit" });
     }
-    pairs.extend(arguments.policy.map(|policy| format!("policy:{}", policy.name())));
-    pairs.push(pair.to_owned());
-    Settings::parse(&pairs.join(",")).map_err(|error| InputError::Settings(error.to_string()))
+    let limit = arguments.limit.map(|limit| format!("memory_limit_bytes:{limit}"));
+    let policy = arguments.policy.map(|policy| format!("policy:{}", policy.name()));
+    settings::above_environment(limit.into_iter().chain(policy).chain([pair.to_owned()]))
 }
 
 /// Plays one script, with progress on stderr.
