@@ -12,7 +12,9 @@
 //! Memory of open streams does not move, and an open stream chooses its addresses as if no handle could: what is free
 //! elsewhere differs between ranks.
 
-use highwater_core::{Ghost, Mapping, PageId, Piece, Position, Spare, StreamIndex, Supply, Window, handle_bytes};
+use highwater_core::{
+    Ghost, Mapping, PageId, Piece, Placement, Position, Spare, StreamIndex, Supply, Window, handle_bytes,
+};
 use highwater_device::{Address, DeviceError, DeviceResult, PageHandle};
 use highwater_history::Action;
 
@@ -56,6 +58,25 @@ impl From<DeviceError> for Stop {
     }
 }
 
+/// What came of making room.
+enum Outcome {
+    /// The request has its place.
+    Placed(Placement),
+    /// There is no window, or no memory for it.
+    TooLittle,
+    /// A spare handle of the window is not to be had.
+    NotToBeHad,
+}
+
+impl Outcome {
+    fn placed(self) -> Option<Placement> {
+        match self {
+            Outcome::Placed(placed) => Some(placed),
+            Outcome::TooLittle | Outcome::NotToBeHad => None,
+        }
+    }
+}
+
 /// A window on its way: what was taken for it, and what has been mapped.
 struct Work {
     window: Window,
@@ -87,12 +108,30 @@ impl<'a> Climb<'a> {
             Some(gate) if self.shared.settings.lending() => self.spares(gate, &mut inside, means.waits),
             _ => Vec::new(),
         };
-        let window = match self.choose(&mut inside, &spares, means.creates) {
+        match self.make_room_of(gate, inside, means, &spares)? {
+            // Others may be faster each time, as long as they ask too: that is no reason to fail where new handles do.
+            (inside, Outcome::NotToBeHad) if means.creates => {
+                let (inside, outcome) = self.make_room_of(gate, inside, means, &[])?;
+                Ok((inside, outcome.placed()))
+            }
+            (inside, outcome) => Ok((inside, outcome.placed())),
+        }
+    }
+
+    /// Makes room of these spare handles, and of new ones if the means allow it.
+    fn make_room_of(
+        &mut self,
+        gate: Option<&Gate<'_>>,
+        mut inside: Inside<'a>,
+        means: Means,
+        spares: &[Spare],
+    ) -> Result<(Inside<'a>, Outcome), AllocError> {
+        let window = match self.choose(&mut inside, spares, means.creates) {
             Ok(Some(window)) => window,
-            Ok(None) => return Ok((inside, None)),
+            Ok(None) => return Ok((inside, Outcome::TooLittle)),
             Err(refusal) => {
                 self.refuse(refusal)?;
-                return Ok((inside, None));
+                return Ok((inside, Outcome::TooLittle));
             }
         };
         inside.heap.hold(&window);
@@ -298,7 +337,7 @@ impl<'a> Climb<'a> {
     }
 
     /// Enters the heap again, and gives the request its room; or gives back what was taken and made for it.
-    fn finish(&mut self, mut work: Work, done: Result<(), Stop>) -> Result<Room<'a>, AllocError> {
+    fn finish(&mut self, mut work: Work, done: Result<(), Stop>) -> Result<(Inside<'a>, Outcome), AllocError> {
         let shared = self.shared;
         shared.ledger.unclaim(work.window.created() - work.created);
         let own = if done.is_err() { self.undo(&mut work) } else { Vec::new() };
@@ -315,7 +354,7 @@ impl<'a> Climb<'a> {
             add(&shared.counts.pages_moved, work.taken.len() as u64);
             add(&shared.counts.pages_remapped, remapped as u64);
             let placed = inside.settle(&work.window, self.requested, self.context);
-            return Ok((inside, Some(placed)));
+            return Ok((inside, Outcome::Placed(placed)));
         };
         inside.heap.let_go(&work.window);
         for taken in own {
@@ -324,10 +363,13 @@ impl<'a> Climb<'a> {
         for ghost in work.stuck {
             inside.heap.add_ghost(ghost);
         }
-        if let Stop::Device(error) = stop {
-            self.refuse(error.into())?;
+        match stop {
+            Stop::NotToBeHad => Ok((inside, Outcome::NotToBeHad)),
+            Stop::Device(error) => {
+                self.refuse(error.into())?;
+                Ok((inside, Outcome::TooLittle))
+            }
         }
-        Ok((inside, None))
     }
 
     /// Gives handles back that were made or taken for a window that comes to nothing, and have not moved; returns those

@@ -4,7 +4,7 @@ use highwater::device::sim::SimConfig;
 use highwater::device::{CostModel, DeviceCall};
 use highwater::{Buffer, Policy, Settings};
 
-use crate::world::{GRANULE, GRANULES, World, address, granules, ticks};
+use crate::world::{GRANULE, GRANULES, Rng, World, address, granules, ticks};
 
 const ALL: u64 = GRANULES;
 
@@ -404,4 +404,27 @@ fn handles_are_small_where_there_is_time_for_calls_until_it_is_spent() {
     assert_eq!(made(0.0, 0), (1, 1));
     assert_eq!(made(0.5, 0), (4, 4));
     assert_eq!(made(0.5, 5_000_000), (4, 1), "the first four have taken 20 ms");
+}
+
+/// Each plans with what is free in the others, and whoever comes first has it. There is memory for all of them anyway.
+#[test]
+fn streams_that_grow_at_once_do_not_fail_because_others_are_faster() {
+    for seed in 0..20 {
+        let config = SimConfig { cost: CostModel::free(), bodies: false, workers: 0, ..SimConfig::default() };
+        let world = World::new(config, Settings::builder());
+        std::thread::scope(|scope| {
+            for stream in world.streams::<4>() {
+                let mut rng = Rng::new(seed);
+                scope.spawn(move || {
+                    let mut blocks: Vec<Option<Buffer<u8>>> = std::iter::repeat_with(|| None).take(64).collect();
+                    for _ in 0..1000 {
+                        let block = &mut blocks[rng.below(64)];
+                        *block = None;
+                        *block = Some(stream.alloc(512 << rng.below(14)).unwrap());
+                    }
+                });
+            }
+        });
+        assert_eq!(world.stats().out_of_memory, 0);
+    }
 }
