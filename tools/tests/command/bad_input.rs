@@ -160,6 +160,7 @@ fn without_a_driver_a_gpu_is_bad_input() {
     refused(scratch.path(), "train a.txt --device cuda", line);
     refused(scratch.path(), "train a.txt --device cuda --group nccl", line);
     refused(scratch.path(), "replay --generate moe --device cuda", line);
+    refused(scratch.path(), "bench alloc --device cuda", line);
     let ended = highwater(scratch.path(), "doctor");
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     assert!(
@@ -179,4 +180,10 @@ fn settings_in_the_environment_are_looked_at_first() {
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.starts_with("highwater: unknown setting \"foo\"") && told.lines().count() == 1, "{told}");
     assert_eq!(names(scratch.path()), ["a.txt"], "nothing is made");
+    for words in ["bench alloc", "bench alloc --recorder off --json", "bench churn"] {
+        let output = command(scratch.path(), words).env("HIGHWATER_ALLOC_CONF", "foo:1").output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}: {told}");
+        assert!(told.starts_with("highwater: unknown setting \"foo\"") && told.lines().count() == 1, "{told}");
+    }
 }
