@@ -76,11 +76,14 @@ def run(command, **environment):
 
 def ours(highwater, recorder):
     command = [highwater, "bench", "alloc", "--device", "cuda", "--recorder", recorder, "--json"]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    try:
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"{error}; build it with cargo build --release, and see highwater doctor")
 
 
 def peers(options):
-    """By column and figure, the median of what the peers' programs printed."""
+    """By column and figure, the median of what the peers' programs printed; and the lines on memory held."""
     printed = ""
     if options.torch:
         printed += run([options.torch, "torch-native"])
@@ -88,7 +91,8 @@ def peers(options):
     for program in (options.record, options.raw, options.rmm):
         printed += run([program]) if program else ""
     values = parse(printed).items()
-    return {(COLUMNS[name], figure): statistics.median(all) for (name, figure), all in values if name in COLUMNS}
+    medians = {(COLUMNS[name], figure): statistics.median(all) for (name, figure), all in values if name in COLUMNS}
+    return medians, re.findall(r"^peak reserved ([\d.]+ MiB)$", printed, re.MULTILINE)
 
 
 def figures(ours):
@@ -146,14 +150,15 @@ def main():
     options = parser.parse_args()
     on, off = (ours(options.highwater, recorder) for recorder in ("on", "off"))
     print(f"{on['device']}, {on['cores']} × {processor()}; × is how many times better ours is, with the recorder on\n")
-    print("\n".join(table(on, off, peers(options))))
+    medians, held = peers(options)
+    print("\n".join(table(on, off, medians)))
     alloc, events = on["alloc_ns"], on["events_recorded"]
     print(
         f"\nA single allocation of ours in churn 4096x1: {alloc['p50']} ns, 99 % {alloc['p99']}, 99.9 % {alloc['p999']}, "
         f"longest {alloc['max']}; the clock is {on['clock_ns']:.0f} of them. {events} events were recorded for "
         f"{on['frees_recorded']} frees of blocks that other streams use; most memory held for them: "
         + ", ".join(f"{bytes / 2**20:.0f} MiB ({users})" for users, bytes in on["record_stream_reserved_bytes"].items())
-        + "."
+        + "".join(f"; PyTorch's: {size}" for size in held) + "."
     )
     if options.driver:
         print(f"\n```text\n{run([options.driver])}```")

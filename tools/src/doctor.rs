@@ -24,6 +24,17 @@ pub(crate) enum Need {
     TrainingInProcesses,
 }
 
+impl Need {
+    /// Whether it does not go without the thing of this name.
+    fn wants(self, name: &str) -> bool {
+        match self {
+            Need::Memory => [DRIVER, GPU].contains(&name),
+            Need::Training => name != NCCL,
+            Need::TrainingInProcesses => true,
+        }
+    }
+}
+
 /// One thing that is there, or not.
 #[derive(Serialize)]
 struct Finding {
@@ -37,18 +48,13 @@ struct Finding {
 
 /// Refuses to go on without what is needed; the first thing that is missing is told.
 pub(crate) fn require(need: Need) -> Result<(), InputError> {
-    let wanted = |finding: &Finding| match need {
-        Need::Memory => [DRIVER, GPU].contains(&finding.name),
-        Need::Training => finding.name != NCCL,
-        Need::TrainingInProcesses => true,
-    };
     let mut all = vec![finding(DRIVER, driver())];
     // GPUs are not opened: somebody else's may be closed to this process.
     if all[0].ok && !matches!(device_count(), Ok(1..)) {
         all.extend(gpus());
     }
     all.extend(libraries());
-    match all.into_iter().find(|finding| !finding.ok && wanted(finding)) {
+    match all.into_iter().find(|finding| !finding.ok && need.wants(finding.name)) {
         Some(missing) => Err(InputError::NoGpu(missing.told)),
         None => Ok(()),
     }
@@ -162,6 +168,16 @@ mod tests {
             assert_eq!(found.len(), 1, "{name}");
             assert!(!found[0].told.is_empty() && found[0].told.lines().count() == 1, "{}", found[0].told);
         }
+    }
+
+    #[test]
+    fn memory_needs_no_compiler_and_one_process_no_communication() {
+        let names: Vec<_> = findings().iter().map(|finding| finding.name).chain([GPU]).collect();
+        let wanted = |need: Need| names.iter().copied().filter(|name| need.wants(name)).collect::<Vec<_>>();
+        assert!(wanted(Need::Memory).iter().all(|name| [DRIVER, GPU].contains(name)));
+        assert!(wanted(Need::Memory).contains(&DRIVER) && wanted(Need::Memory).contains(&GPU));
+        assert!(wanted(Need::Training).contains(&"NVRTC") && !wanted(Need::Training).contains(&NCCL));
+        assert_eq!(wanted(Need::TrainingInProcesses), names);
     }
 
     #[test]

@@ -158,6 +158,18 @@ mod tests {
         assert!(text.contains("median of 3 batches"), "{text}");
     }
 
+    /// A thread that has no memory must not leave the others waiting for it: they are told, and so is the caller.
+    #[test]
+    fn threads_that_fail_end_all_the_same() {
+        let settings = Settings::parse("memory_limit_bytes:25165824").unwrap();
+        let bench = Bench { gpu: None, settings, rounds: FEW };
+        for _ in 0..10 {
+            assert!(bench.threads(4).is_err());
+        }
+        let settings = Settings::parse("memory_limit_bytes:1").unwrap();
+        assert!(Bench { gpu: None, settings, rounds: FEW }.cross_thread_free().is_err());
+    }
+
     /// The device that costs nothing must not make memory fuller, or emptier, than the simulated one does.
     #[test]
     fn memory_is_as_full_as_on_the_simulated_device() {
