@@ -146,11 +146,18 @@ impl Drop for Allocation {
         if !elsewhere && !shared.process.is_forked() {
             #[cfg(feature = "sanitizer")]
             shared.tell_free(placement.address);
-            return shared.give_back(self.owner.slot(), placement.block, self.uses.get_mut(), Vec::new(), context);
+            return shared.give_back(
+                self.owner.slot(),
+                (placement.block, self.bytes),
+                self.uses.get_mut(),
+                Vec::new(),
+                context,
+            );
         }
         let freed = Leftover {
             owner: self.owner.clone(),
             placement,
+            bytes: self.bytes,
             uses: std::mem::take(self.uses.get_mut()),
             #[cfg(feature = "cuda")]
             outside: self.outside.take(),
@@ -167,6 +174,8 @@ impl Drop for Allocation {
 pub(crate) struct Leftover {
     owner: Stream,
     placement: Placement,
+    /// Length as asked for.
+    bytes: u64,
     uses: Uses,
     #[cfg(feature = "cuda")]
     outside: Vec<cudarc::driver::CudaEvent>,
@@ -188,6 +197,6 @@ impl Leftover {
         let outside = Vec::new();
         #[cfg(feature = "sanitizer")]
         shared.tell_free(self.placement.address);
-        shared.give_back(self.owner.slot(), self.placement.block, &self.uses, outside, self.context);
+        shared.give_back(self.owner.slot(), (self.placement.block, self.bytes), &self.uses, outside, self.context);
     }
 }

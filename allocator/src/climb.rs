@@ -307,7 +307,7 @@ impl<'a> Climb<'a> {
     }
 
     /// Bytes that have to be returned so that the heap can grow for the request.
-    fn missing(&self, own: &HeapState) -> u64 {
+    fn missing(&self, own: &mut HeapState) -> u64 {
         let granularity = self.shared.device.properties().granularity_bytes;
         let whole = self.requested.checked_next_multiple_of(granularity).unwrap_or(u64::MAX);
         let supply = Supply { spares: &[], create: Some(granularity), blind: true };
@@ -325,7 +325,7 @@ impl<'a> Climb<'a> {
         for slot in self.others() {
             let Some(mut state) = slot.station.try_enter() else { continue };
             self.shared.retire(gate, &slot, &mut state, self.context);
-            for (handle_bytes, before) in self.shared.returnable_after(&slot, &state) {
+            for (handle_bytes, before) in self.shared.returnable_after(&slot, &mut state) {
                 if bytes < missing {
                     bytes += handle_bytes;
                     waits.extend(before);

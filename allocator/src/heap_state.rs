@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use highwater_core::{
-    BlockId, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window,
+    BlockId, BlockInfo, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window,
 };
 use highwater_history::{Action, Context, Record, Ring};
 
@@ -113,14 +113,21 @@ impl HeapState {
         self.note(self.clock.read(), action, context);
     }
 
-    /// Takes a block back that nobody but the owner used, up to its position `since`.
+    /// Takes a block back. The bytes that had been asked for.
     #[inline]
-    pub(crate) fn free_at_once(&mut self, block: BlockId, since: Position, context: Context) {
+    pub(crate) fn take_back(&mut self, freed: Freed, context: Context) -> u64 {
         self.tally.frees += 1;
-        let info = self.heap.free_at_once(block, since);
+        let (time_ns, stream, waits) = (self.clock.read(), self.number(), freed.waits.len());
+        let BlockInfo { address, requested: bytes, .. } = self.heap.free(freed);
         self.share.set_live(self.heap.books().live);
-        let action = Action::Freed { address: info.address, bytes: info.requested, stream: self.number() };
-        self.note(self.clock.read(), action, context);
+        if waits == 0 {
+            self.note(time_ns, Action::Freed { address, bytes, stream }, context);
+        } else {
+            let waits = u32::try_from(waits).expect("one wait for each stream");
+            self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
+            self.note(time_ns, Action::Pending { address, stream, waits }, context);
+        }
+        bytes
     }
 
     /// Ends the pending frees that are over; see [`Heap::retire`].
@@ -152,17 +159,7 @@ impl HeapState {
 
 impl Receive<FreeMessage> for HeapState {
     fn receive(&mut self, message: FreeMessage) {
-        let FreeMessage { freed, context } = message;
-        if freed.waits.is_empty() {
-            return self.free_at_once(freed.block, freed.since, context);
-        }
-        self.tally.frees += 1;
-        let time_ns = self.clock.read();
-        let waits = u32::try_from(freed.waits.len()).expect("one wait for each stream");
-        let info = self.heap.free(freed);
-        self.share.set_live(self.heap.books().live);
-        let (address, bytes, stream) = (info.address, info.requested, self.number());
-        self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
-        self.note(time_ns, Action::Pending { address, stream, waits }, context);
+        let requested = self.take_back(message.freed, message.context);
+        self.share.arrive(requested);
     }
 }

@@ -158,7 +158,7 @@ impl Shared {
 
     /// What has to be complete before handles of a heap may leave it: the bytes and waits of each. Handles with live
     /// blocks, and those that could leave now, are not among them.
-    pub(crate) fn returnable_after(&self, slot: &Slot, state: &HeapState) -> Vec<(u64, Vec<Wait>)> {
+    pub(crate) fn returnable_after(&self, slot: &Slot, state: &mut HeapState) -> Vec<(u64, Vec<Wait>)> {
         let completed = slot.clock.completed();
         let handles = state.heap.unoccupied().into_iter().map(|Unoccupied { mapping, since, mut waits }| {
             if since > completed {

@@ -28,6 +28,8 @@ impl Peak {
 pub(crate) struct Share {
     /// Written by whoever is inside the heap.
     live: AtomicU64,
+    /// Of those, freed by messages that are on their way.
+    leaving: AtomicU64,
     /// Written by whoever settles.
     bytes: AtomicU64,
 }
@@ -39,15 +41,29 @@ impl Share {
         self.live.store(bytes, Ordering::Release);
     }
 
+    /// A message is about to be sent that frees so many bytes.
+    pub(crate) fn leave(&self, bytes: u64) {
+        self.leaving.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// It has arrived, and they are not live any more.
+    pub(crate) fn arrive(&self, bytes: u64) {
+        self.leaving.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    fn live(&self) -> u64 {
+        self.live.load(Ordering::Acquire).saturating_sub(self.leaving.load(Ordering::Acquire))
+    }
+
     /// Whether more is live than the share.
     #[inline]
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.live.load(Ordering::Relaxed) > self.bytes.load(Ordering::Acquire)
+        self.live() > self.bytes.load(Ordering::Acquire)
     }
 
     /// Makes the share what is live: what was left of it, and what was beyond it.
     fn collect(&self) -> (u64, u64) {
-        let live = self.live.load(Ordering::Acquire);
+        let live = self.live();
         let before = self.bytes.swap(live, Ordering::AcqRel);
         (before.saturating_sub(live), live.saturating_sub(before))
     }

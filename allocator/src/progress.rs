@@ -208,27 +208,36 @@ impl Shared {
     }
 
     /// Gives a block back to its heap, with what has to be passed first: the ends of `uses`, and `outside`.
-    pub(crate) fn give_back(&self, owner: &Slot, block: BlockId, uses: &Uses, outside: Vec<Wait>, context: Context) {
-        if uses.is_empty() && outside.is_empty() {
-            let since = owner.clock.mark();
-            return match owner.station.enter_as_sender() {
-                Some(mut inside) => inside.free_at_once(block, since, context),
-                None => {
-                    let freed = Freed { block, since, waits: Vec::new() };
-                    owner.station.leave(FreeMessage { freed, context });
-                }
-            };
+    #[inline]
+    pub(crate) fn give_back(
+        &self,
+        owner: &Slot,
+        (block, requested): (BlockId, u64),
+        uses: &Uses,
+        outside: Vec<Wait>,
+        context: Context,
+    ) {
+        let waits = if uses.is_empty() && outside.is_empty() { Vec::new() } else { self.waits(owner, uses, outside) };
+        // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.
+        let freed = Freed { block, since: owner.clock.mark(), waits };
+        match owner.station.enter_as_sender() {
+            Some(mut inside) => drop(inside.take_back(freed, context)),
+            None => {
+                owner.share.leave(requested);
+                owner.station.leave(FreeMessage { freed, context });
+            }
         }
+    }
+
+    /// What has to be passed before a block is free: the ends of `uses`, and `outside`, as far as they are not over.
+    fn waits(&self, owner: &Slot, uses: &Uses, outside: Vec<Wait>) -> Vec<Wait> {
         let gate = self.gate();
         let ends = uses.iter().map(|(stream, until)| Wait { stream, position: self.slot(stream).end_of_use(until) });
         let waits = ends.chain(outside).filter(|&wait| {
             let slot = self.slot(wait.stream);
             self.satisfied(owner, wait) == Satisfied::No && !self.is_over_now(gate.as_ref(), &slot, wait)
         });
-        let waits: Vec<Wait> = waits.collect();
-        // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.
-        let freed = Freed { block, since: owner.clock.mark(), waits };
-        owner.station.send(FreeMessage { freed, context });
+        waits.collect()
     }
 
     /// Makes sure that a fence covers the wait, and asks it. While a capture runs the fence stays owed.

@@ -151,7 +151,7 @@ impl<'a> Climb<'a> {
         let granularity = shared.device.properties().granularity_bytes;
         let create = creates.then(|| self.handle_bytes(granularity));
         let supply = Supply { spares, create, blind: self.slot.openness.is_open() };
-        let search = |state: &HeapState| state.heap.window(requested, supply, |ghost| self.ghost_state(ghost));
+        let search = |state: &mut HeapState| state.heap.window(requested, supply, |ghost| self.ghost_state(ghost));
         let mut found = search(state);
         let suffices = creates || spares.iter().map(|spare| spare.bytes).sum::<u64>() >= requested;
         // An unmapped stretch of this length can be filled with what there is, whatever the sizes of the handles.
@@ -201,7 +201,7 @@ impl<'a> Climb<'a> {
             };
             let proven = |since| self.is_proven(&slot, since);
             let (ready, rest): (Vec<Spare>, Vec<Spare>) =
-                spares_of(&slot, &state, proven).into_iter().partition(|spare| spare.proven);
+                spares_of(&slot, &mut state, proven).into_iter().partition(|spare| spare.proven);
             now.extend(ready);
             if waits && !matches!(order, Some(Order::HeldUp(..))) {
                 later.extend(rest);
@@ -422,7 +422,7 @@ impl<'a> Climb<'a> {
     }
 }
 
-fn spares_of(slot: &Slot, state: &HeapState, proven: impl Fn(Position) -> bool) -> Vec<Spare> {
+fn spares_of(slot: &Slot, state: &mut HeapState, proven: impl Fn(Position) -> bool) -> Vec<Spare> {
     let spare = |(Mapping { address, bytes, page }, since)| Spare {
         page,
         bytes,

@@ -53,7 +53,7 @@ impl Shared {
         for slot in self.slots() {
             let mut inside = slot.station.enter();
             self.retire(gate, &slot, &mut inside, context);
-            waits.extend(self.returnable_after(&slot, &inside).into_iter().flat_map(|(_, waits)| waits));
+            waits.extend(self.returnable_after(&slot, &mut inside).into_iter().flat_map(|(_, waits)| waits));
         }
         if let Err(error) = self.wait_out(gate, &join_waits(waits), self.settings.host_wait_timeout()) {
             tracing::warn!(%error, "waiting for the last uses of an allocator's memory failed");

@@ -63,6 +63,7 @@ fn memory_of_a_capture_is_kept_until_its_graph_is_dropped() {
     let second = world.bytes(&s, granules(1));
     assert_ne!(address(&second), at, "not reused inside the capture");
     let graph = capture.end().unwrap();
+    let kept = [at, address(&second)];
     drop(second);
     let third = world.bytes(&s, granules(1));
     assert_ne!(address(&third), at);
@@ -70,7 +71,7 @@ fn memory_of_a_capture_is_kept_until_its_graph_is_dropped() {
     drop(third);
     drop(graph);
     let again = world.bytes(&s, granules(1));
-    assert_eq!(address(&again), at);
+    assert!(kept.contains(&address(&again)));
     drop((again, s, t));
     world.end();
 }

@@ -190,45 +190,35 @@ impl Heap {
     ///
     /// # Panics
     /// When the block is not given out: whoever frees holds the block, so it cannot happen twice.
+    #[inline]
     pub fn free(&mut self, freed: Freed) -> BlockInfo {
         let Freed { block, since, waits } = freed;
+        let (space, tile) = self.space_of(block);
+        let found = space.find(tile);
+        let Some((address, Tile { bytes, content: Content::Live { requested } })) = found else {
+            panic!("a block that is freed is given out, not {found:?}")
+        };
+        let info = BlockInfo { block, address, requested, bytes };
         if waits.is_empty() {
-            return self.free_at_once(block, since);
+            space.free(tile, since);
+            self.books.cached += bytes;
+        } else {
+            self.keep_pending(info, since, waits);
         }
-        let info = self.unborn(block);
-        let BlockInfo { address, requested, bytes, .. } = info;
+        self.books.live -= requested;
+        self.books.rounding -= bytes - requested;
+        info
+    }
+
+    /// A block waits to be free.
+    fn keep_pending(&mut self, info: BlockInfo, since: Position, waits: Vec<Wait>) {
+        let BlockInfo { block, address, requested, bytes } = info;
         self.books.pending += bytes;
         let number = self.pending_next;
         self.pending_next += 1;
         self.turn(block, Content::Pending(number));
         let waits = join_waits(waits);
         self.pending.insert(number, Pending { block, address, bytes, requested, since, waits });
-        info
-    }
-
-    /// Takes a block back that nobody but the owner used, up to its position `since`.
-    ///
-    /// # Panics
-    /// When the block is not given out.
-    #[inline]
-    pub fn free_at_once(&mut self, block: BlockId, since: Position) -> BlockInfo {
-        let info = self.unborn(block);
-        self.books.cached += info.bytes;
-        self.turn(block, Content::Free { since });
-        info
-    }
-
-    /// The block that is not live any more, as the books say.
-    #[inline]
-    fn unborn(&mut self, block: BlockId) -> BlockInfo {
-        let (space, tile) = self.space_of(block);
-        let found = space.find(tile);
-        let Some((address, Tile { bytes, content: Content::Live { requested } })) = found else {
-            panic!("a block that is freed is given out, not {found:?}")
-        };
-        self.books.live -= requested;
-        self.books.rounding -= bytes - requested;
-        BlockInfo { block, address, requested, bytes }
     }
 
     fn turn(&mut self, block: BlockId, content: Content) {
@@ -298,8 +288,9 @@ impl Heap {
     /// The waits that suffice for a request of `requested` bytes, without mapping anything: those of the run of free and
     /// pending memory whose last free is the oldest. `None` when no run is long enough.
     #[must_use]
-    pub fn sufficient_waits(&self, requested: u64) -> Option<Vec<Wait>> {
+    pub fn sufficient_waits(&mut self, requested: u64) -> Option<Vec<Wait>> {
         let bytes = rounded(requested)?;
+        self.space_mut(bytes).cool();
         let mut best: Option<(u64, usize, Vec<u64>)> = None;
         for run in self.space(bytes).runs(|content| matches!(content, Content::Free { .. } | Content::Pending(_))) {
             for first in 0..run.len() {
@@ -331,12 +322,13 @@ impl Heap {
     /// room: [`add_range`](Heap::add_range) first.
     #[must_use]
     pub fn window(
-        &self,
+        &mut self,
         requested: u64,
         supply: Supply<'_>,
         ghost_state: impl Fn(Ghost) -> GhostState,
     ) -> Option<Window> {
         let bytes = rounded(requested)?;
+        self.space_mut(bytes).cool();
         Search::new(self.space(bytes), bytes, supply, ghost_state).run()
     }
 
@@ -398,7 +390,8 @@ impl Heap {
     /// Handles that hold nothing but free memory, each with the position of the owner that has to be complete before it
     /// may be unmapped.
     #[must_use]
-    pub fn wholly_free(&self) -> Vec<(Mapping, Position)> {
+    pub fn wholly_free(&mut self) -> Vec<(Mapping, Position)> {
+        self.cool();
         let mut found = self.small.wholly_free();
         found.extend(self.large.wholly_free());
         found
@@ -406,7 +399,8 @@ impl Heap {
 
     /// Handles that could leave if everything complete were seen to be so: those that hold free and pending memory only.
     #[must_use]
-    pub fn unoccupied(&self) -> Vec<Unoccupied> {
+    pub fn unoccupied(&mut self) -> Vec<Unoccupied> {
+        self.cool();
         let handles = self.small.unoccupied().into_iter().chain(self.large.unoccupied());
         handles
             .map(|(mapping, tiles)| {
@@ -427,6 +421,12 @@ impl Heap {
                 Unoccupied { mapping, since: last, waits: join_waits(waits) }
             })
             .collect()
+    }
+
+    /// Before free memory is looked at.
+    fn cool(&mut self) {
+        self.small.cool();
+        self.large.cool();
     }
 
     /// A handle out of [`wholly_free`](Heap::wholly_free) was unmapped.
@@ -464,7 +464,8 @@ impl Heap {
 
     /// The largest free piece, bytes.
     #[must_use]
-    pub fn largest_free(&self) -> u64 {
+    pub fn largest_free(&mut self) -> u64 {
+        self.cool();
         self.small.largest_free().max(self.large.largest_free())
     }
 
@@ -497,9 +498,11 @@ impl Heap {
                 let pending = &self.pending[&number];
                 (pending.requested, Some(pending.block), TileKind::Pending)
             }
-            Content::Free { .. } | Content::Held { .. } | Content::Unmapped | Content::Coming => {
-                (0, None, TileKind::Free)
-            }
+            Content::Free { .. }
+            | Content::Held { .. }
+            | Content::Warm { .. }
+            | Content::Unmapped
+            | Content::Coming => (0, None, TileKind::Free),
         };
         TileInfo { address, bytes: tile.bytes, requested, block, kind }
     }
@@ -516,7 +519,7 @@ impl Heap {
         for (address, tile) in self.small.tiles().chain(self.large.tiles()) {
             match tile.content {
                 Content::Unmapped | Content::Coming => {}
-                Content::Free { .. } | Content::Held { .. } => books.cached += tile.bytes,
+                Content::Free { .. } | Content::Held { .. } | Content::Warm { .. } => books.cached += tile.bytes,
                 Content::Pending(number) => {
                     pending += 1;
                     books.pending += tile.bytes;

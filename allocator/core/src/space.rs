@@ -28,6 +28,8 @@ pub struct Mapping {
 pub(crate) struct Space {
     granularity: u64,
     tiles: Tiles,
+    /// The block that was freed last, if nothing has been asked for since: it is given whole to a request of its size.
+    warm: Option<TileId>,
     mappings: BTreeMap<u64, Mapping>,
     /// Old mappings, in unmapped tiles. Some may have been removed since.
     ghosts: BTreeMap<u64, Ghost>,
@@ -35,7 +37,13 @@ pub(crate) struct Space {
 
 impl Space {
     pub(crate) fn new(granularity: u64) -> Self {
-        Space { granularity, tiles: Tiles::new(granularity), mappings: BTreeMap::new(), ghosts: BTreeMap::new() }
+        Space {
+            granularity,
+            tiles: Tiles::new(granularity),
+            warm: None,
+            mappings: BTreeMap::new(),
+            ghosts: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn granularity(&self) -> u64 {
@@ -105,13 +113,47 @@ impl Space {
         self.tiles.largest_free()
     }
 
-    /// Places a block in the smallest free tile that holds it, the lowest address first.
+    /// Places a block: in the one that was freed last if it has the size, else in the smallest free tile that holds it, the
+    /// lowest address first.
+    #[inline]
     pub(crate) fn place(&mut self, bytes: u64, requested: u64) -> Option<(TileId, u64, Position)> {
+        if let Some(tile) = self.warm {
+            if let (address, Tile { bytes: known, content: Content::Warm { since } }) = self.tiles.get(tile)
+                && known == bytes
+            {
+                self.warm = None;
+                self.tiles.set(tile, Content::Live { requested });
+                return Some((tile, address, since));
+            }
+            self.cool();
+        }
+        self.place_cold(bytes, requested)
+    }
+
+    fn place_cold(&mut self, bytes: u64, requested: u64) -> Option<(TileId, u64, Position)> {
         let tile = self.tiles.best_free(bytes)?;
         let (address, found) = self.tiles.get(tile);
         let Content::Free { since } = found.content else { unreachable!("the index of free tiles holds free tiles") };
         self.tiles.split_off(tile, bytes, Content::Live { requested });
         Some((tile, address, since))
+    }
+
+    /// A block is free whose last use was before a position of the owner.
+    #[inline]
+    pub(crate) fn free(&mut self, tile: TileId, since: Position) {
+        self.cool();
+        self.tiles.set(tile, Content::Warm { since });
+        self.warm = Some(tile);
+    }
+
+    /// Makes the block that was freed last free like any other memory: before free memory is looked at.
+    #[inline]
+    pub(crate) fn cool(&mut self) {
+        let Some(tile) = self.warm.take() else { return };
+        let (_, Tile { content: Content::Warm { since }, .. }) = self.tiles.get(tile) else {
+            unreachable!("what was freed last stays as it is until it is used or cooled")
+        };
+        self.tiles.turn(tile, Content::Free { since });
     }
 
     /// Changes what a tile holds, and joins it with neighbours of its new kind.
@@ -325,6 +367,10 @@ impl Space {
     /// Checks everything that the module's documentation says; the first broken rule in words.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.tiles.check()?;
+        let warm = self.tiles.all().filter(|(.., tile)| matches!(tile.content, Content::Warm { .. }));
+        if warm.map(|(tile, ..)| tile).ne(self.warm) {
+            return Err("what was freed last is not what is known of it".into());
+        }
         let is_unmapped = |content| matches!(content, Content::Unmapped | Content::Coming);
         let unmapped: u64 = self.tiles().filter(|(_, t)| is_unmapped(t.content)).map(|(_, t)| t.bytes).sum();
         let reserved: u64 = self.ranges().map(|(_, bytes)| bytes).sum();

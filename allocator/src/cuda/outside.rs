@@ -215,7 +215,7 @@ mod tests {
             let context = Context::here();
             let placed = shared.place(stream.slot(), bytes, context).unwrap();
             let waits = points.into_iter().map(|point| shared.await_outside(point)).collect();
-            shared.give_back(stream.slot(), placed.block, &Uses::default(), waits, context);
+            shared.give_back(stream.slot(), (placed.block, bytes), &Uses::default(), waits, context);
             placed.address
         }
 

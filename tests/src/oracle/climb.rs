@@ -377,7 +377,7 @@ impl Model {
     }
 
     /// Handles that cannot leave a heap now, and what has to be over before they can.
-    fn returnable_after(&self, place: usize) -> Vec<(u64, Vec<(usize, u64)>)> {
+    fn returnable_after(&mut self, place: usize) -> Vec<(u64, Vec<(usize, u64)>)> {
         let completed = self.places[place].completed;
         let vacant = self.places[place].heap.vacant().into_iter().map(|mut vacant| {
             if vacant.since > completed {

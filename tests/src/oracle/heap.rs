@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Free {
         since: u64,
     },
+    /// The same of the block that was freed last.
+    Warm {
+        since: u64,
+    },
     /// The number of the free.
     Pending(u64),
     /// The number of the block.
@@ -156,6 +160,16 @@ impl Area {
         }
     }
 
+    /// What was freed last is free like the rest.
+    fn cool(&mut self) {
+        let warm: Vec<Tile> =
+            self.tiles.iter().copied().filter(|tile| matches!(tile.kind, Kind::Warm { .. })).collect();
+        for Tile { start, bytes, kind } in warm {
+            let Kind::Warm { since } = kind else { continue };
+            self.paint(Span { start, bytes }, Kind::Free { since });
+        }
+    }
+
     /// Neighbouring tiles of some kinds, as far as they go.
     fn runs(&self, wanted: impl Fn(Kind) -> bool) -> Vec<Vec<Tile>> {
         let mut runs: Vec<Vec<Tile>> = Vec::new();
@@ -280,6 +294,14 @@ impl Heap {
     pub(super) fn place(&mut self, requested: u64, block: usize) -> Option<(Span, u64)> {
         let bytes = rounded(requested);
         let area = self.area_mut(bytes);
+        let warm =
+            area.tiles.iter().find(|tile| matches!(tile.kind, Kind::Warm { .. } if tile.bytes == bytes)).copied();
+        if let Some(Tile { start, kind: Kind::Warm { since }, .. }) = warm {
+            let span = Span { start, bytes };
+            area.paint(span, Kind::Live(block));
+            return Some((span, since));
+        }
+        area.cool();
         let free = area.tiles.iter().filter(|tile| tile.bytes >= bytes);
         let (tile, since) = free
             .filter_map(|tile| if let Kind::Free { since } = tile.kind { Some((*tile, since)) } else { None })
@@ -292,7 +314,9 @@ impl Heap {
     /// Takes a block back.
     pub(super) fn free(&mut self, span: Span, since: u64, waits: Vec<(usize, u64)>) {
         if waits.is_empty() {
-            return self.area_mut(span.bytes).paint(span, Kind::Free { since });
+            let area = self.area_mut(span.bytes);
+            area.cool();
+            return area.paint(span, Kind::Warm { since });
         }
         let number = self.next_number;
         self.next_number += 1;
@@ -314,8 +338,9 @@ impl Heap {
 
     /// The waits that suffice without mapping: those of the window whose last free is the oldest, then of the one with
     /// the fewest frees, then of the lowest.
-    pub(super) fn sufficient(&self, requested: u64) -> Option<Vec<(usize, u64)>> {
+    pub(super) fn sufficient(&mut self, requested: u64) -> Option<Vec<(usize, u64)>> {
         let bytes = rounded(requested);
+        self.area_mut(bytes).cool();
         let mut best: Option<(u64, usize, Vec<u64>)> = None;
         for run in self.area(bytes).runs(|kind| matches!(kind, Kind::Free { .. } | Kind::Pending(_))) {
             for first in &run {
@@ -376,7 +401,9 @@ impl Heap {
     }
 
     /// Handles that nothing live lies in, those of small requests first, in the order of addresses.
-    pub(super) fn vacant(&self) -> Vec<Vacant> {
+    pub(super) fn vacant(&mut self) -> Vec<Vacant> {
+        self.small.cool();
+        self.large.cool();
         let mut vacant = Vec::new();
         for area in self.areas() {
             for &handle in &area.handles {
@@ -393,7 +420,7 @@ impl Heap {
                             since = since.max(pending.since);
                             waits.extend(pending.waits.iter().copied());
                         }
-                        Kind::Live(_) | Kind::Unmapped => unreachable!("it is vacant and mapped"),
+                        Kind::Live(_) | Kind::Warm { .. } | Kind::Unmapped => unreachable!("it is vacant and mapped"),
                     }
                 }
                 vacant.push(Vacant { handle, since, waits: latest(waits) });
@@ -416,7 +443,7 @@ impl Heap {
 
     /// The bytes that would have to be mapped for a request if everything pending were over and every vacant handle gone;
     /// `None` when no range has the room.
-    pub(super) fn least_growth(&self, requested: u64) -> Option<u64> {
+    pub(super) fn least_growth(&mut self, requested: u64) -> Option<u64> {
         let mut bare = Heap::new(self.granularity);
         for (area, source) in [(&mut bare.small, &self.small), (&mut bare.large, &self.large)] {
             area.ranges.clone_from(&source.ranges);
@@ -441,7 +468,7 @@ impl Heap {
             for tile in &area.tiles {
                 match tile.kind {
                     Kind::Unmapped => {}
-                    Kind::Free { .. } => sums.cached += tile.bytes,
+                    Kind::Free { .. } | Kind::Warm { .. } => sums.cached += tile.bytes,
                     Kind::Pending(_) => sums.pending += tile.bytes,
                     Kind::Live(_) => sums.live += tile.bytes,
                 }
@@ -457,7 +484,9 @@ impl Heap {
         tiles.filter_map(|tile| if let Kind::Live(block) = tile.kind { Some(block) } else { None }).collect()
     }
 
-    pub(super) fn largest_free(&self) -> u64 {
+    pub(super) fn largest_free(&mut self) -> u64 {
+        self.small.cool();
+        self.large.cool();
         let free = self.areas().into_iter().flat_map(|area| &area.tiles);
         free.filter(|tile| matches!(tile.kind, Kind::Free { .. })).map(|tile| tile.bytes).max().unwrap_or(0)
     }

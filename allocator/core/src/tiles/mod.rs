@@ -31,6 +31,8 @@ pub(crate) enum Content {
     Held { since: Position },
     /// Free; the last use by the owner was before its position `since`.
     Free { since: Position },
+    /// Free in the same way, and still apart from its neighbours: the block that was freed last.
+    Warm { since: Position },
     /// Freed, waiting: the number of the pending free.
     Pending(u64),
     /// Given out, to somebody who asked for so many bytes.
@@ -244,6 +246,12 @@ impl Tiles {
             let rest = self.cut(tile, bytes);
             self.list(rest);
         }
+        record_mut(&mut self.records, tile).content = content;
+    }
+
+    /// Changes what a tile holds that is neither free nor unmapped, before and after: it joins no neighbour.
+    #[inline]
+    pub(crate) fn set(&mut self, tile: TileId, content: Content) {
         record_mut(&mut self.records, tile).content = content;
     }
 
