@@ -132,11 +132,14 @@ impl<T> Latch<T> {
         (!self.is_somebody_inside()).then(|| self.enter(streak))
     }
 
-    /// Whether it leans to a thread that is not this one: that one comes back, most likely.
+    /// Enters if nobody is inside, and the latch does not lean to somebody else: that one comes back, most likely.
     #[inline]
-    pub(crate) fn leans_away(&self) -> bool {
-        let leans_to = self.leans_to.load(Ordering::Relaxed);
-        leans_to != 0 && leans_to / FLAGS as u64 != this_thread()
+    pub(crate) fn try_lock_kindly(&self) -> Option<LatchGuard<'_, T>> {
+        match self.lean_in() {
+            Some(way) => Some(LatchGuard { latch: self, way }),
+            None if self.leans_to.load(Ordering::Relaxed) == 0 => self.try_lock(),
+            None => None,
+        }
     }
 
     /// Enters if the latch leans to this thread, which is not inside yet.

@@ -20,17 +20,28 @@ pub trait Receive<M> {
 
 /// A state, its lock and its inbox.
 pub struct Station<S, M> {
-    state: Latch<S>,
+    state: Latch<Inside<S, M>>,
     inbox: Mutex<Vec<M>>,
     /// Messages in the inbox. Changed inside the inbox's lock.
     waiting: AtomicUsize,
+}
+
+/// What is behind the lock.
+struct Inside<S, M> {
+    state: S,
+    /// The inbox of the last time, empty: senders get it back, so that they seldom allocate.
+    emptied: Vec<M>,
 }
 
 impl<S: Receive<M>, M> Station<S, M> {
     /// A station with nobody in it.
     #[must_use]
     pub fn new(state: S) -> Self {
-        Station { state: Latch::new(state), inbox: Mutex::new(Vec::new()), waiting: AtomicUsize::new(0) }
+        Station {
+            state: Latch::new(Inside { state, emptied: Vec::new() }),
+            inbox: Mutex::new(Vec::new()),
+            waiting: AtomicUsize::new(0),
+        }
     }
 
     /// Enters, waiting for others to leave; all messages are delivered first.
@@ -60,7 +71,9 @@ impl<S: Receive<M>, M> Station<S, M> {
     /// Enters if that takes no time, and takes the station from nobody who uses it alone.
     #[inline]
     pub fn enter_as_sender(&self) -> Option<StationGuard<'_, S, M>> {
-        if self.state.leans_away() { None } else { self.try_enter() }
+        let mut inside = StationGuard { station: self, state: self.state.try_lock_kindly()? };
+        inside.deliver();
+        Some(inside)
     }
 
     /// Leaves `message` for the one who enters next.
@@ -72,15 +85,14 @@ impl<S: Receive<M>, M> Station<S, M> {
     }
 
     #[cold]
-    fn deliver(&self, state: &mut S) {
-        let messages = {
+    fn deliver(&self, inside: &mut Inside<S, M>) {
+        let Inside { state, emptied: messages } = inside;
+        {
             let mut inbox = self.inbox.lock();
             self.waiting.store(0, Ordering::Release);
-            std::mem::take(&mut *inbox)
-        };
-        for message in messages {
-            state.receive(message);
+            std::mem::swap(&mut *inbox, messages);
         }
+        messages.drain(..).for_each(|message| state.receive(message));
     }
 }
 
@@ -93,7 +105,7 @@ impl<S, M> fmt::Debug for Station<S, M> {
 /// Being inside a [`Station`].
 pub struct StationGuard<'a, S: Receive<M>, M> {
     station: &'a Station<S, M>,
-    state: LatchGuard<'a, S>,
+    state: LatchGuard<'a, Inside<S, M>>,
 }
 
 impl<S: Receive<M>, M> StationGuard<'_, S, M> {
@@ -111,14 +123,14 @@ impl<S: Receive<M>, M> Deref for StationGuard<'_, S, M> {
 
     #[inline]
     fn deref(&self) -> &S {
-        &self.state
+        &self.state.state
     }
 }
 
 impl<S: Receive<M>, M> DerefMut for StationGuard<'_, S, M> {
     #[inline]
     fn deref_mut(&mut self) -> &mut S {
-        &mut self.state
+        &mut self.state.state
     }
 }
 
