@@ -150,6 +150,8 @@ impl<'a> Climb<'a> {
             (Rung::OwnPending, Some(gate)) => {
                 shared.retire(gate, slot, &mut inside, context);
             }
+            // The next rungs do it later, if nothing else helps.
+            (Rung::Move, _) if shared.page_time.is_overdrawn(shared.device.now_ns()) => {}
             (Rung::Move, Some(gate)) => {
                 return self.make_room(Some(gate), inside, Means { waits: false, creates: false });
             }

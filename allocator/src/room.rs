@@ -104,8 +104,10 @@ impl<'a> Climb<'a> {
         if means.creates {
             self.shared.retry_strays();
         }
+        // With time overdrawn, new handles are made first: moving handles takes as many calls, and more of the host.
+        let later = means.creates && self.shared.page_time.is_overdrawn(self.shared.device.now_ns());
         let spares = match gate {
-            Some(gate) if self.shared.settings.lending() => self.spares(gate, &mut inside, means.waits),
+            Some(gate) if self.shared.settings.lending() && !later => self.spares(gate, &mut inside, means.waits),
             _ => Vec::new(),
         };
         match self.make_room_of(gate, inside, means, &spares)? {
