@@ -5,7 +5,6 @@ mod columns;
 mod facts;
 mod open;
 mod page;
-mod sha256;
 
 use std::fs;
 use std::path::{Path, PathBuf};
