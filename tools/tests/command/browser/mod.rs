@@ -1,6 +1,7 @@
 //! The page of `highwater view` in a real browser: what it shows is what the timeline says, also where people click.
 
 mod devtools;
+mod speed;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
