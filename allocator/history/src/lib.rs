@@ -94,7 +94,7 @@ pub use {
     check::{CheckError, TraceFault},
     layout::MappedRange,
     replay::ReplayFault,
-    save::SaveError,
+    save::{SaveError, replace_file},
     snapshot::{
         AllocatorSettings, Annotation, Block, BlockState, DeviceHistory, DeviceNotes, Noted, PendingFree, PendingWait,
         RungTaken, Segment, SegmentKind, Snapshot, Stage, Stall, StreamName, StreamUse, TraceAction, TraceEvent,

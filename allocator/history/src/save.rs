@@ -45,25 +45,37 @@ impl crate::read::Loaded {
     }
 }
 
-type Buffered<'a> = BufWriter<&'a File>;
+fn save(path: &Path, write: impl FnOnce(BufWriter<&File>) -> Result<(), WriteError>) -> Result<(), SaveError> {
+    let buffered = |file: &File| write(BufWriter::with_capacity(BUFFER_BYTES, file));
+    replace_file(path, buffered).map_err(|source| SaveError { path: path.to_owned(), source })
+}
 
-fn save(path: &Path, write: impl FnOnce(Buffered<'_>) -> Result<(), WriteError>) -> Result<(), SaveError> {
-    let fail = |source: WriteError| SaveError { path: path.to_owned(), source };
-    let beside = name_beside(path).map_err(|error| fail(error.into()))?;
-    write_and_rename(write, &beside, path).map_err(|error| {
+/// Makes the file at `path` anew, whole or not at all: it is written beside its place, and takes the name when it is
+/// whole. Behind a symbolic link the file that it points to is replaced. What is no file (a device, a pipe) stays, and is
+/// written to. `write` has to flush what it buffers.
+///
+/// # Errors
+/// If `write` fails, or the file cannot be made or renamed. What was there before is unchanged then.
+pub fn replace_file<E: From<io::Error>>(path: &Path, write: impl FnOnce(&File) -> Result<(), E>) -> Result<(), E> {
+    let there = fs::metadata(path).map(|there| there.file_type());
+    if there.as_ref().is_ok_and(|there| !there.is_file() && !there.is_dir()) {
+        return write(&File::options().write(true).open(path)?);
+    }
+    let path = if there.is_ok_and(|there| there.is_file()) { &fs::canonicalize(path)? } else { path };
+    let beside = name_beside(path)?;
+    write_and_rename(write, &beside, path).inspect_err(|_| {
         // The first error is the one to report; the file may never have been made.
         let _ = fs::remove_file(&beside);
-        fail(error)
     })
 }
 
-fn write_and_rename(
-    write: impl FnOnce(Buffered<'_>) -> Result<(), WriteError>,
+fn write_and_rename<E: From<io::Error>>(
+    write: impl FnOnce(&File) -> Result<(), E>,
     beside: &Path,
     path: &Path,
-) -> Result<(), WriteError> {
+) -> Result<(), E> {
     let file = File::create_new(beside)?;
-    write(BufWriter::with_capacity(BUFFER_BYTES, &file))?;
+    write(&file)?;
     file.sync_all()?;
     drop(file);
     fs::rename(beside, path)?;

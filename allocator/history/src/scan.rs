@@ -6,6 +6,11 @@
 //!
 //! Invariant: between calls `rest` begins with the next instruction.
 
+/// What a part of a snapshot needs, for errors: a key of a kind, or without a key to be of that kind itself.
+pub(crate) fn wanted(key: &str, kind: &str) -> String {
+    if key.is_empty() { format!("to be {kind}") } else { format!("{key} as {kind}") }
+}
+
 /// Why there is no next instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ScanError {

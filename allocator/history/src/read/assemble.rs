@@ -89,7 +89,7 @@ impl Assembly {
             return self.segments(top, "segments", &mut parts.devices);
         }
         const PLACE: &str = "the snapshot";
-        let entries = self.found.heap.take_entries(top).ok_or_else(|| self.needs(PLACE, "to be", "a dictionary"))?;
+        let entries = self.found.heap.take_entries(top).ok_or_else(|| self.needs(PLACE, "", "a dictionary"))?;
         let mut is_snapshot = false;
         for (key, value) in entries {
             let Value::Text(key) = key else { continue };
@@ -206,7 +206,7 @@ impl Assembly {
 
     fn annotation(&mut self, dict: Value) -> Read<LoadedAnnotation> {
         const PLACE: &str = "an annotation";
-        let wrong = self.needs(PLACE, "to be", "a dictionary, listed once");
+        let wrong = self.needs(PLACE, "", "a dictionary, listed once");
         let (mut name, mut stage, mut device, mut time_us) = (TextId::EMPTY, None, 0, 0);
         for (key, value) in self.found.heap.take_entries(dict).ok_or(wrong)? {
             let Value::Text(key) = key else { continue };

@@ -12,7 +12,8 @@ use crate::scan::ScanError;
 pub enum ReadError {
     /// It does not begin like a pickle, nor like a compressed file.
     #[error(
-        "this is no pickle: it begins with {0:02x?}; a snapshot is a pickle of protocol 2 to 5, plain or compressed"
+        "this is no pickle: it begins with \"{}\"; a snapshot is a pickle of protocol 2 to 5, plain or compressed",
+        .0.escape_ascii()
     )]
     NotAPickle(Vec<u8>),
     /// The protocol is not known.
@@ -54,13 +55,13 @@ pub enum ReadError {
         expected: &'static str,
     },
     /// A part of the snapshot lacks a key, or has another type there.
-    #[error("byte {offset}: {place} needs {key} as {expected}")]
+    #[error("byte {offset}: {place} needs {}", crate::scan::wanted(key, expected))]
     Needs {
         /// Where the part ends.
         offset: u64,
         /// The part, e.g. `an event`.
         place: &'static str,
-        /// The key.
+        /// The key; empty if it is the part itself.
         key: &'static str,
         /// The type.
         expected: &'static str,

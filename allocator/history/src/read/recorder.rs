@@ -77,7 +77,7 @@ impl Assembly {
     }
 
     fn fields(&mut self, dict: Value) -> Read<Fields> {
-        let wrong = self.needs(PLACE, "to be", "a dictionary, listed once");
+        let wrong = self.needs(PLACE, "", "a dictionary, listed once");
         Ok(Fields { entries: self.found.heap.take_entries(dict).ok_or(wrong)?, offset: self.offset })
     }
 

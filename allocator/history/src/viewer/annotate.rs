@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
     fn dict(&self, value: Value, place: &Place) -> Result<DictId> {
         match value {
             Value::Dict(dict) => Ok(dict),
-            _ => Err(place.needs("to be", "a dictionary")),
+            _ => Err(place.needs("", "a dictionary")),
         }
     }
 

@@ -84,11 +84,11 @@ pub enum ViewerError {
         offset: usize,
     },
     /// A value that the viewer needs is missing or of another type.
-    #[error("{place} needs {key} as {kind}")]
+    #[error("{place} needs {}", crate::scan::wanted(key, kind))]
     Needs {
         /// Where, e.g. `event 3 of device 0`.
         place: String,
-        /// The key.
+        /// The key; empty if it is the part itself.
         key: &'static str,
         /// The type.
         kind: &'static str,

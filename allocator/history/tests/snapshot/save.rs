@@ -33,6 +33,38 @@ fn a_saved_file_replaces_the_old_one() {
     fs::remove_dir_all(&folder).expect("removable");
 }
 
+/// A device or a pipe is written to: if a file took its place, it would be gone for every program.
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_no_file_is_written_to_and_stays() {
+    use std::{io::Read, os::unix::fs::FileTypeExt, process::Command};
+    let folder = folder("pipe");
+    let path = folder.join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().expect("it starts").success());
+    let mut pipe = fs::File::options().read(true).write(true).open(&path).expect("a pipe opens");
+    Snapshot::new().save(&path).expect("saved");
+    assert!(fs::metadata(&path).expect("it is there").file_type().is_fifo());
+    let mut file = Vec::new();
+    Snapshot::new().write_to(&mut file).expect("writable");
+    let mut read = vec![0; file.len()];
+    pipe.read_exact(&mut read).expect("readable");
+    assert_eq!((read, names(&folder)), (file, vec!["pipe".to_owned()]));
+    fs::remove_dir_all(&folder).expect("removable");
+}
+
+#[cfg(unix)]
+#[test]
+fn behind_a_link_the_file_that_it_points_to_is_replaced() {
+    let folder = folder("link");
+    let (file, link) = (folder.join("memory.pickle"), folder.join("latest.pickle"));
+    fs::write(&file, "old").expect("writable");
+    std::os::unix::fs::symlink("memory.pickle", &link).expect("a link can be made");
+    small().snapshot().save(&link).expect("saved");
+    assert!(fs::symlink_metadata(&link).expect("it is there").is_symlink());
+    viewer::check(&fs::read(&file).expect("readable")).expect("opens");
+    fs::remove_dir_all(&folder).expect("removable");
+}
+
 #[test]
 fn a_failed_save_leaves_the_old_file_and_nothing_else() {
     let folder = folder("fails");

@@ -56,7 +56,9 @@ fn the_keys_that_the_page_reads_are_needed() {
     let end = |value: Vec<u8>| [value, b".".to_vec()].concat();
     needs(&end(dict(&[("segments", list(&[]))])), "device_traces");
     needs(&end(dict(&[("device_traces", list(&[]))])), "segments");
-    needs(&end(list(&[])), "to be");
+    needs(&end(list(&[])), "");
+    let told = check(&end(list(&[]))).expect_err("a list is no dictionary").to_string();
+    assert_eq!(told, "the file needs to be a dictionary");
     needs(&file(&[segment(&[("device", int(0))])], &[]), "blocks");
     needs(&file(&[], &[dict(&[("action", text("alloc")), ("size", int(1))])]), "addr");
     needs(&file(&[], &[dict(&[("action", text("alloc")), ("addr", int(1))])]), "size");
