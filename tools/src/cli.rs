@@ -270,7 +270,7 @@ pub(crate) struct ViewArgs {
 
     /// The page, or - for stdout; by default the snapshot's name with .html, in this folder
     #[arg(short, long, value_name = "OUT.html")]
-    pub(crate) output: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
 
     /// Memory of the device, which PyTorch's snapshots do not tell
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

@@ -36,14 +36,6 @@ pub(crate) enum Failure {
         /// Why.
         reason: String,
     },
-    /// A page could not be written.
-    #[error("{reason}, {}; choose another file with -o", path.display())]
-    WritePage {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        reason: String,
-    },
     /// The terminal failed.
     #[error("{0}, drawing on the terminal")]
     Terminal(std::io::Error),
@@ -233,6 +225,12 @@ pub(crate) enum InputError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file with nothing in it.
+    #[error("nothing is in it, {place}; was it written to its end?")]
+    Empty {
+        /// The file.
+        place: String,
+    },
     /// A folder without snapshots.
     #[error("there are no snapshots, {}; give a folder with a file for each rank", .0.display())]
     NoSnapshots(PathBuf),
@@ -268,7 +266,7 @@ pub(crate) enum InputError {
         /// `--to`, as an event.
         to: usize,
     },
-    /// A database needs a file.
+    /// What is not written to stdout.
     #[error("{format} cannot be written to stdout, --out -; give a file")]
     NeedsAFile {
         /// The format.
@@ -276,12 +274,13 @@ pub(crate) enum InputError {
     },
     /// A format that this build does not have.
     #[error("this build cannot write Parquet, export parquet; build with --features parquet, or export sqlite")]
+    #[cfg_attr(feature = "parquet", expect(dead_code, reason = "that build can"))]
     NoParquet,
     /// A stdout that nothing can be drawn on.
     #[error("stdout is no terminal, tui; run it in one, or use highwater view or highwater why")]
     NoTerminal,
-    /// A page in the place of its snapshot.
-    #[error("the page would take the place of the snapshot, -o {}; give another file", .0.display())]
+    /// A result in the place of the snapshot that it is made of.
+    #[error("this would take the place of the snapshot, --out {}; give another file", .0.display())]
     OverSnapshot(PathBuf),
     /// A folder where a file should be.
     #[error("this is a folder, {}; give the files in it", .0.display())]
@@ -339,7 +338,6 @@ impl Failure {
             Failure::Input(_) => BAD_INPUT,
             Failure::Run { .. }
             | Failure::Write { .. }
-            | Failure::WritePage { .. }
             | Failure::Terminal(_)
             | Failure::Print(_)
             | Failure::Kernels(_)

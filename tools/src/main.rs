@@ -13,6 +13,7 @@ mod bound;
 mod cli;
 mod doctor;
 mod failure;
+mod input;
 mod kernels;
 mod output;
 mod replay;

@@ -83,8 +83,8 @@ pub(crate) struct SummaryArgs {
     pub(crate) files: Vec<PathBuf>,
 
     /// Lines of the program to list
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) top: usize,
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) top: u16,
 
     /// Print one JSON object a file
     #[arg(long)]
@@ -155,8 +155,8 @@ pub(crate) struct MomentArgs {
     pub(crate) device: Option<usize>,
 
     /// Entries of each list
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    pub(crate) top: usize,
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) top: u16,
 
     /// Print one JSON object a file
     #[arg(long)]
@@ -183,8 +183,8 @@ pub(crate) struct DiffArgs {
     pub(crate) device: Option<usize>,
 
     /// Stacks to list
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    pub(crate) top: usize,
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) top: u16,
 
     /// Print one JSON object
     #[arg(long)]

@@ -18,8 +18,8 @@ use super::{Told, input, style, text};
 pub(super) fn run(arguments: &CheckArgs) -> Result<(), Failure> {
     let mut wrong = 0;
     for path in &arguments.files {
-        let (place, file) = input::bytes(path)?;
-        let pickle = input::pickle(&place, &file)?;
+        let (place, file) = (crate::input::place(path), crate::input::bytes(path)?);
+        let pickle = input::pickle(path, &file)?;
         let found = viewer::check_all(&pickle);
         wrong += usize::from(found.is_err());
         let packed = Compression::of(&file);
@@ -37,8 +37,10 @@ fn words(place: &str, found: &Result<ViewerSummary, Violations>, packed: Option<
         Ok(summary) => {
             let _ = writeln!(
                 out,
-                "{place}: opens, with {} events and {} segments on {} devices",
-                summary.events, summary.segments, summary.devices
+                "{place}: opens; of {} it shows {} and {}",
+                text::count(summary.devices as u64, "device"),
+                text::count(summary.events as u64, "event"),
+                text::count(summary.segments as u64, "segment")
             );
             if summary.ignored_segments > 0 {
                 let _ = writeln!(

@@ -20,12 +20,12 @@ pub(super) fn run(arguments: &DiffArgs) -> Result<(), Failure> {
     let json = json!({
         "before": text::moment_json(&first, &before),
         "after": text::moment_json(&second, &after),
-        "changes": found.changes.iter().take(arguments.top).map(change_json).collect::<Vec<_>>(),
-        "left_out": found.changes.len().saturating_sub(arguments.top),
+        "changes": found.changes.iter().take(usize::from(arguments.top)).map(change_json).collect::<Vec<_>>(),
+        "left_out": found.changes.len().saturating_sub(usize::from(arguments.top)),
         "alike": found.alike,
     });
     let sides = [(&first, &before), (&second, &after)];
-    Told { text: words(sides, &found, arguments.top), json }.print(arguments.json)
+    Told { text: words(sides, &found, arguments.top.into()), json }.print(arguments.json)
 }
 
 fn name(kind: ChangeKind) -> &'static str {

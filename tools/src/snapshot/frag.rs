@@ -18,7 +18,7 @@ pub(super) fn run(arguments: &MomentArgs) -> Result<(), Failure> {
     for path in &arguments.files {
         let opened = open(path)?;
         let at = opened.at(arguments.device, &when)?;
-        let found = at.fragmentation(arguments.top);
+        let found = at.fragmentation(arguments.top.into());
         let mut json = text::moment_json(&opened, &at);
         json["domains"] = found.domains.iter().map(domain_json).collect();
         json["largest_runs"] = found.largest_runs.iter().map(run_json).collect();
@@ -54,8 +54,9 @@ fn words(opened: &Opened, at: &At<'_>, found: &Fragmentation) -> String {
             let (freed, kept, held) = (size(by.freed_bytes), size(by.kept_bytes), size(by.site.bytes));
             let _ = writeln!(
                 out,
-                "    {freed:>12} come free, {kept} of it unused; {held} in {} blocks  {}",
-                by.site.blocks, by.site.site
+                "    {freed:>12} come free, {kept} of it unused; {held} in {}  {}",
+                text::count(by.site.blocks, "block"),
+                by.site.site
             );
         }
     }
@@ -66,20 +67,20 @@ fn words(opened: &Opened, at: &At<'_>, found: &Fragmentation) -> String {
 fn tell_domain(out: &mut String, domain: &Domain) {
     let _ = writeln!(
         out,
-        "    {:>12} reserved in {} segments  {}{}, {}",
+        "    {:>12} reserved in {}  {}{}, {}",
         size(domain.reserved_bytes),
-        domain.segments,
+        text::count(domain.segments, "segment"),
         domain.stream,
         text::pool(domain.pool),
         text::kind(domain.kind)
     );
     let _ = writeln!(
         out,
-        "                 {} used, {} pending, {} free in {} runs, the largest {}; {} of it could be returned",
+        "                 {} used, {} pending, {} free in {}, the largest {}; {} of it could be returned",
         size(domain.used_bytes),
         size(domain.pending_bytes),
         size(domain.free_bytes),
-        domain.runs,
+        text::count(domain.runs, "run"),
         size(domain.largest_run_bytes),
         size(domain.empty_bytes)
     );

@@ -1,14 +1,13 @@
 //! What `highwater snapshot` is given: files with snapshots, plain or compressed, or stdin.
 
 use std::borrow::Cow;
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 
 use highwater::history::inspect::{At, When, WhenError, busiest};
-use highwater::history::read::{self, Loaded};
+use highwater::history::read::{self, Loaded, ReadError};
 
 use crate::failure::{Failure, InputError};
+use crate::input;
 
 /// A snapshot, and what its file is called.
 pub(super) struct Opened {
@@ -18,55 +17,36 @@ pub(super) struct Opened {
     pub(super) loaded: Loaded,
 }
 
-/// The bytes of a file, or of stdin if the path is `-`, and its name.
-pub(super) fn bytes(path: &Path) -> Result<(String, Vec<u8>), Failure> {
-    let place = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
-    let read = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
-    };
-    match read {
-        Ok(bytes) => Ok((place, bytes)),
-        Err(error) => Err(InputError::Unreadable { path: place.into(), reason: error.to_string() }.into()),
-    }
-}
-
 /// The pickle in a file.
 ///
 /// # Errors
 /// When it is neither a pickle nor unpacks to one.
-pub(super) fn pickle<'a>(place: &str, file: &'a [u8]) -> Result<Cow<'a, [u8]>, Failure> {
+pub(super) fn pickle<'a>(path: &Path, file: &'a [u8]) -> Result<Cow<'a, [u8]>, Failure> {
     let most = read::Options::default().max_unpacked_bytes;
-    let pickle = read::unpack(file, most).map_err(|error| refused(place, &error))?;
+    let refused = |error| input::no_snapshot(path, &error);
+    let pickle = read::unpack(file, most).map_err(refused)?;
     match pickle.first() {
         Some(0x80) => Ok(pickle),
-        Some(_) => Err(refused(place, &read::ReadError::NotAPickle(pickle[..pickle.len().min(4)].to_vec()))),
-        None => Err(refused(place, &read::ReadError::Truncated { offset: 0 })),
+        Some(_) => Err(refused(ReadError::NotAPickle(pickle[..pickle.len().min(4)].to_vec())).into()),
+        None => Err(refused(ReadError::Truncated { offset: 0 }).into()),
     }
 }
 
 /// Reads a snapshot, of a damaged one what is good.
 pub(super) fn open(path: &Path) -> Result<Opened, Failure> {
-    let (place, bytes) = bytes(path)?;
-    let loaded = read::read(&bytes, &read::Options::default().salvaging()).map_err(|error| refused(&place, &error))?;
-    Ok(Opened { place, loaded })
+    Ok(Opened { loaded: input::snapshot(path)?, place: input::place(path) })
 }
 
-fn refused(place: &str, error: &read::ReadError) -> Failure {
-    InputError::NoSnapshot { place: place.to_owned(), reason: error.to_string() }.into()
+/// Refuses a place to write to that a snapshot is read from.
+pub(super) fn not_over(out: &Path, snapshot: &Path) -> Result<(), Failure> {
+    if input::is_same(out, snapshot) { Err(InputError::OverSnapshot(out.to_owned()).into()) } else { Ok(()) }
 }
 
 impl Opened {
     /// The device to look at: the one that is asked for, else the one with the most events.
     pub(super) fn device(&self, asked: Option<usize>) -> Result<usize, Failure> {
-        let reason = || "the snapshot has neither events nor memory: was recording on?".to_owned();
-        let nothing = || InputError::NoSnapshot { place: self.place.clone(), reason: reason() };
-        match asked {
-            Some(device) => Ok(device),
-            None => Ok(busiest(&self.loaded).ok_or_else(nothing)?),
-        }
+        let device = asked.or_else(|| busiest(&self.loaded));
+        Ok(device.ok_or_else(|| input::nothing_in(&self.place))?)
     }
 
     /// The memory at a moment of the device that is asked for; else of the one with the most events, and for a request

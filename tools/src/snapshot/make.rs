@@ -10,13 +10,15 @@ use highwater::history::viewer;
 use serde_json::json;
 
 use crate::failure::{Failure, InputError};
+use crate::input::is_standard;
 
 use super::arguments::{RepairArgs, SliceArgs};
-use super::input::open;
+use super::input::{not_over, open};
 use super::{Told, style, text};
 
 /// Writes a part.
 pub(super) fn slice(arguments: &SliceArgs) -> Result<(), Failure> {
+    check_out(&arguments.out, &arguments.file)?;
     let opened = open(&arguments.file)?;
     let device = opened.device(arguments.device)?;
     let no_moment = |error| opened.no_moment(&error);
@@ -50,13 +52,18 @@ pub(super) fn slice(arguments: &SliceArgs) -> Result<(), Failure> {
 
 /// Writes what is good of a file.
 pub(super) fn repair(arguments: &RepairArgs) -> Result<(), Failure> {
+    check_out(&arguments.out, &arguments.file)?;
     let opened = open(&arguments.file)?;
     let unknown: u64 = opened.loaded.unknown_keys.values().sum();
     let Repaired { loaded, cut, damage, .. } = inspect::repair(opened.loaded);
     let opens = save(&loaded, &arguments.out)?;
     let segments: usize = loaded.devices.iter().map(|device| device.segments.len()).sum();
     let out = arguments.out.display();
-    let mut words = format!("{out}: {} events, {segments} segments\n", loaded.events());
+    let mut words = format!(
+        "{out}: {}, {}\n",
+        text::count(loaded.events() as u64, "event"),
+        text::count(segments as u64, "segment")
+    );
     let mut notes = Vec::new();
     if let Some(damage) = &damage {
         notes.push(format!("what comes after this is lost: {damage}"));
@@ -80,6 +87,14 @@ pub(super) fn repair(arguments: &RepairArgs) -> Result<(), Failure> {
         "notes": notes,
     });
     Told { text: words, json }.print(arguments.json)
+}
+
+/// Refuses stdout, which cannot be looked at, and the file that is read.
+fn check_out(out: &Path, file: &Path) -> Result<(), Failure> {
+    if is_standard(out) {
+        return Err(InputError::NeedsAFile { format: "a snapshot" }.into());
+    }
+    not_over(out, file)
 }
 
 /// Saves a snapshot and looks at it as the viewer would. What the viewer does not like about it, if anything.

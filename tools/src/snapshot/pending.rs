@@ -23,8 +23,8 @@ pub(super) fn run(arguments: &MomentArgs) -> Result<(), Failure> {
         json["pending_bytes"] = pending.bytes.into();
         json["pending_blocks"] = pending.blocks.into();
         json["is_known"] = pending.is_known.into();
-        json["groups"] = pending.groups.iter().take(arguments.top).map(group_json).collect();
-        Told { text: words(&opened, &at, &pending, arguments.top), json }.print(arguments.json)?;
+        json["groups"] = pending.groups.iter().take(usize::from(arguments.top)).map(group_json).collect();
+        Told { text: words(&opened, &at, &pending, arguments.top.into()), json }.print(arguments.json)?;
     }
     Ok(())
 }
@@ -35,7 +35,8 @@ fn words(opened: &Opened, at: &At<'_>, pending: &Pending, top: usize) -> String 
     let _ = match pending.blocks {
         0 if pending.is_known => writeln!(out, "Nothing waits."),
         0 => writeln!(out, "The trace has one event for each free instead of two: it does not say what waits."),
-        _ => writeln!(out, "{} in {} blocks were freed and wait", size(pending.bytes), pending.blocks),
+        1 => writeln!(out, "{} in 1 block was freed and waits", size(pending.bytes)),
+        blocks => writeln!(out, "{} in {blocks} blocks were freed and wait", size(pending.bytes)),
     };
     for group in pending.groups.iter().take(top) {
         tell(&mut out, group);

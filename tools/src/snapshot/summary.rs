@@ -17,7 +17,7 @@ use super::{Told, style, text};
 pub(super) fn run(arguments: &SummaryArgs) -> Result<(), Failure> {
     for path in &arguments.files {
         let opened = open(path)?;
-        let summary = summary(&opened.loaded, arguments.top);
+        let summary = summary(&opened.loaded, arguments.top.into());
         let told = Told { text: words(&opened, &summary, style()), json: json_of(&opened, &summary) };
         told.print(arguments.json)?;
     }
@@ -31,7 +31,7 @@ fn words(opened: &Opened, summary: &Summary, style: Style) -> String {
     let head = format!("{}: pickle protocol {}{packed}{by}", opened.place, summary.protocol);
     let _ = writeln!(out, "{}", style.strong(&head));
     if summary.annotations > 0 {
-        let _ = writeln!(out, "{} marks of the program on the time line", summary.annotations);
+        let _ = writeln!(out, "{} of the program on the time line", text::count(summary.annotations, "mark"));
     }
     for (part, key, count) in &summary.unknown_keys {
         let part = format!("{part:?}").to_lowercase();
@@ -63,7 +63,7 @@ fn tell(out: &mut String, what: &str, device: &DeviceSummary, style: Style) {
         .map_or(String::new(), |(first, last)| format!(", from {} to {}", text::duration(first), text::duration(last)));
     let dropped = device.dropped.filter(|&dropped| dropped > 0);
     let dropped = dropped.map_or(String::new(), |dropped| format!("; {dropped} older ones were dropped"));
-    let _ = writeln!(out, "    {} events{span}{dropped}", device.events);
+    let _ = writeln!(out, "    {}{span}{dropped}", text::count(device.events, "event"));
     for (kind, count) in &device.events_by_kind {
         let _ = writeln!(out, "    {count:>12}  {kind}");
     }
@@ -82,14 +82,14 @@ fn tell(out: &mut String, what: &str, device: &DeviceSummary, style: Style) {
         for stream in &device.streams {
             let _ = writeln!(
                 out,
-                "    {:>12} reserved, {:>12} live, {:>12} pending, {:>12} cached  {}{}, {} allocations",
+                "    {:>12} reserved, {:>12} live, {:>12} pending, {:>12} cached  {}{}, {}",
                 size(stream.sums.reserved_bytes),
                 size(stream.sums.live_bytes),
                 size(stream.sums.pending_bytes),
                 size(stream.sums.cached_bytes),
                 stream.stream,
                 text::pool(stream.pool),
-                stream.allocations
+                text::count(stream.allocations, "allocation")
             );
         }
     }

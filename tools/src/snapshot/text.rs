@@ -19,11 +19,20 @@ pub(super) fn duration(us: u64) -> String {
     }
 }
 
+/// So many of something: `1 block`, `2 blocks`.
+pub(super) fn count(number: u64, one: &str) -> String {
+    if number == 1 { format!("1 {one}") } else { format!("{number} {one}s") }
+}
+
 /// The moment that is looked at.
 pub(super) fn moment(opened: &Opened, at: &At<'_>) -> String {
     let events = opened.loaded.devices[at.device()].trace.len();
     let row = at.row();
-    let place = if row == events { format!("the end, after {events} events") } else { format!("before event {row}") };
+    let place = if row == events {
+        format!("the end, after {}", count(events as u64, "event"))
+    } else {
+        format!("before event {row}")
+    };
     let time = at.since_start_us().map_or(String::new(), |us| format!(", {} after the first", duration(us)));
     format!("{}: device {}, {place}{time}", opened.place, at.device())
 }
@@ -31,22 +40,22 @@ pub(super) fn moment(opened: &Opened, at: &At<'_>) -> String {
 /// Where the bytes are, on one line.
 pub(super) fn sums(sums: &Sums) -> String {
     format!(
-        "{} live in {} blocks, {} rounding, {} pending in {}, {} cached; {} reserved in {} segments",
+        "{} live in {}, {} rounding, {} pending in {}, {} cached; {} reserved in {}",
         size(sums.live_bytes),
-        sums.live_blocks,
+        count(sums.live_blocks, "block"),
         size(sums.rounding_bytes),
         size(sums.pending_bytes),
         sums.pending_blocks,
         size(sums.cached_bytes),
         size(sums.reserved_bytes),
-        sums.segments
+        count(sums.segments, "segment")
     )
 }
 
 /// A line for a site.
 pub(super) fn site(text: &mut String, site: &SiteBytes) {
     let phase = site.phase.map_or(String::new(), |phase| format!("  [{phase}]"));
-    let _ = writeln!(text, "    {:>12} {:>7} blocks  {}{phase}", size(site.bytes), site.blocks, site.site);
+    let _ = writeln!(text, "    {:>12} {:>14}  {}{phase}", size(site.bytes), count(site.blocks, "block"), site.site);
 }
 
 /// A pool, where it is not the common one.

@@ -6,12 +6,14 @@ mod facts;
 mod open;
 mod page;
 
-use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use highwater::history::replace_file;
 
 use crate::cli::ViewArgs;
 use crate::failure::{Failure, InputError};
-use crate::output;
+use crate::{input, output};
 
 pub(crate) use open::{Opened, open};
 
@@ -20,9 +22,9 @@ pub(crate) use open::{Opened, open};
 /// # Errors
 /// When the input is no snapshot, or the page cannot be written.
 pub(crate) fn run(arguments: &ViewArgs) -> Result<(), Failure> {
-    let out = arguments.output.clone().unwrap_or_else(|| beside(&arguments.snapshot));
-    let to_stdout = out.as_os_str() == "-";
-    if !to_stdout && is_same(&out, &arguments.snapshot) {
+    let out = arguments.out.clone().unwrap_or_else(|| beside(&arguments.snapshot));
+    let to_stdout = input::is_standard(&out);
+    if !to_stdout && input::is_same(&out, &arguments.snapshot) {
         return Err(InputError::OverSnapshot(out).into());
     }
     let opened = open(&arguments.snapshot, arguments.capacity)?;
@@ -30,9 +32,8 @@ pub(crate) fn run(arguments: &ViewArgs) -> Result<(), Failure> {
     if to_stdout {
         return output::print(&page).map_err(Failure::Print);
     }
-    fs::write(&out, &page).map_err(|error| Failure::WritePage { path: out.clone(), reason: error.to_string() })?;
-    let megabytes = page.len() as f64 / 1e6;
-    let told = format!("{} ({megabytes:.1} MB): open it in a browser; it needs no network\n", out.display());
+    replace_file(&out, |mut file| file.write_all(page.as_bytes())).map_err(|error| Failure::write(&out, error))?;
+    let told = format!("{}: open it in a browser; it needs no network\n", output::written(&out));
     output::print(&told).map_err(Failure::Print)
 }
 
@@ -44,10 +45,6 @@ fn beside(snapshot: &Path) -> PathBuf {
         name = name.strip_suffix(end).filter(|rest| !rest.is_empty()).unwrap_or(name);
     }
     format!("{name}.html").into()
-}
-
-fn is_same(a: &Path, b: &Path) -> bool {
-    matches!((fs::canonicalize(a), fs::canonicalize(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use highwater::history::why::{Message, Options, explain};
 
 use super::{Answer, unreadable};
 use crate::failure::{Failure, InputError};
+use crate::input::{bytes, place};
 
 /// A snapshot begins so: a pickle, gzip, xz, zstd.
 const STARTS: &[&[u8]] = &[b"\x80", b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"];
@@ -19,14 +20,7 @@ fn is_snapshot(bytes: &[u8]) -> bool {
 
 /// The answer for a file, or for stdin if the path is `-`.
 pub(super) fn answer(path: &Path, options: &Options, device: Option<usize>) -> Result<Answer, Failure> {
-    let (place, bytes) = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map_err(|error| unreadable(Path::new("stdin"), &error))?;
-        ("stdin".to_owned(), bytes)
-    } else {
-        (path.display().to_string(), fs::read(path).map_err(|error| unreadable(path, &error))?)
-    };
-    explained(place, &bytes, options, device)
+    explained(place(path), &bytes(path)?, options, device)
 }
 
 fn explained(place: String, bytes: &[u8], options: &Options, device: Option<usize>) -> Result<Answer, Failure> {
@@ -52,8 +46,8 @@ fn explained(place: String, bytes: &[u8], options: &Options, device: Option<usiz
 
 /// The message in a file.
 pub(super) fn message(path: &Path) -> Result<Message, Failure> {
-    let bytes = fs::read(path).map_err(|error| unreadable(path, &error))?;
-    let wrong = |reason: String| InputError::NotExplained { place: path.display().to_string(), reason };
+    let bytes = bytes(path)?;
+    let wrong = |reason: String| InputError::NotExplained { place: place(path), reason };
     let text = str::from_utf8(&bytes).map_err(|_| wrong("this is no text".to_owned()))?;
     Ok(Message::parse(text).map_err(|error| wrong(error.to_string()))?)
 }

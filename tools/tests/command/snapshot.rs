@@ -234,8 +234,8 @@ fn a_part_opens_and_has_the_memory_of_its_time() {
     assert_eq!(memory("at end part.pickle"), memory("at oom leak.pickle.xz"));
     assert_eq!(memory("at 0 part.pickle"), memory("at 1000 leak.pickle.xz"));
     assert_eq!(memory("at 500 part.pickle"), memory("at 1500 leak.pickle.xz"));
-    // The one is written over the other.
-    words(&scratch, "slice part.pickle --from 10 -o part.pickle");
+    // Over another one.
+    words(&scratch, "slice leak.pickle.xz --from 1010 --to oom -o part.pickle");
     assert_eq!(object(&scratch, "summary part.pickle")["devices"][0]["events"], 3509);
 }
 
@@ -259,7 +259,7 @@ fn what_does_not_open_is_told_and_mended() {
         let told = object(&scratch, &format!("repair {name}.pickle -o mended.pickle"));
         assert_eq!((&told["cut_device"], told["damage"].is_null()), (&cut, cut.is_null()), "{name}");
         let text = words(&scratch, "check mended.pickle");
-        assert!(text.starts_with("mended.pickle: opens, with "), "{text}");
+        assert!(text.starts_with("mended.pickle: opens; of 1 device it shows "), "{text}");
         let events = told["events"].as_u64().unwrap();
         assert!(if cut.is_null() { events == 5297 } else { (1000..5297).contains(&events) }, "{events}");
         let script = "import pickle, sys\nprint(len(pickle.load(open(sys.argv[1], 'rb'))['device_traces'][0]))";
@@ -278,7 +278,11 @@ fn what_does_not_open_is_told_and_mended() {
 fn a_compressed_file_opens_once_it_is_unpacked() {
     let scratch = with_leak();
     let text = words(&scratch, "check leak.pickle.xz");
-    assert!(text.starts_with("leak.pickle.xz: opens, with ") && text.contains("has to be unpacked first"), "{text}");
+    assert!(
+        text.starts_with("leak.pickle.xz: opens; of 1 device it shows 3566 events and 100 segments\n")
+            && text.contains("has to be unpacked first"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -363,7 +367,7 @@ fn folded_stacks_add_up_to_what_is_live() {
     let bytes: u64 = text.lines().map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum();
     assert_eq!(object(&scratch, "at oom leak.pickle.xz")["memory"]["live_bytes"], bytes);
     assert!(text.lines().all(|line| line.starts_with("/home/user/projects/a/train_m.py:140 in <module>;")));
-    words(&scratch, "export folded leak.pickle.xz -o out.folded");
+    assert_eq!(words(&scratch, "export folded leak.pickle.xz -o out.folded"), "out.folded (0.0 MB)\n");
     assert!(fs::read_to_string(scratch.path().join("out.folded")).unwrap().contains("oom_leak"));
 }
 
@@ -420,8 +424,10 @@ fn bad_input_is_refused_in_one_line() {
     fs::write(scratch.path().join("nothing.pickle"), b"\x80\x04}(X\x08\0\0\0segments]X\x0d\0\0\0device_traces]u.")
         .unwrap();
     words(&scratch, "slice leak.pickle.xz --to 1000 -o calm.pickle");
+    let before = fs::read(scratch.path().join("calm.pickle")).unwrap();
+    let over = "this would take the place of the snapshot, --out PLACE; give another file";
     let moment = "give peak, end, the index of an event, a time like 1.5s, or mark:NAME";
-    let no_pickle = "this is no pickle: it begins with [61, 6c, 6c, 20]; a snapshot is a pickle of protocol 2 to 5, plain or \
+    let no_pickle = "this is no pickle: it begins with \"all \"; a snapshot is a pickle of protocol 2 to 5, plain or \
                      compressed, notes.txt; give a memory snapshot of PyTorch or of this project";
     let no_memory = "the snapshot has neither events nor memory: was recording on?, nothing.pickle; give a memory snapshot of \
                      PyTorch or of this project";
@@ -456,6 +462,12 @@ fn bad_input_is_refused_in_one_line() {
             "slice leak.pickle.xz --from 20 --to 10 -o x",
             "the part ends at event 10, before it begins at event 20, --from with --to; give a later --to".to_owned(),
         ),
+        ("summary empty", "nothing is in it, empty; was it written to its end?".to_owned()),
+        ("summary .", "this is a folder, .; give the files in it".to_owned()),
+        ("repair leak.pickle.xz -o ./leak.pickle.xz", over.replace("PLACE", "./leak.pickle.xz")),
+        ("slice calm.pickle -o calm.pickle", over.replace("PLACE", "calm.pickle")),
+        ("export json calm.pickle -o calm.pickle", over.replace("PLACE", "calm.pickle")),
+        ("slice leak.pickle.xz -o -", "a snapshot cannot be written to stdout, --out -; give a file".to_owned()),
         ("export sqlite leak.pickle.xz -o -", "sqlite cannot be written to stdout, --out -; give a file".to_owned()),
     ] {
         let ended = highwater(scratch.path(), &format!("snapshot {line}"));
@@ -463,8 +475,14 @@ fn bad_input_is_refused_in_one_line() {
         assert_eq!(ended.stderr, format!("highwater: {refused}\n"), "{line}");
     }
     assert!(!scratch.path().join("x").exists());
-    for line in ["at now leak.pickle.xz", "at leak.pickle.xz", "export xml leak.pickle.xz -o x", "diff leak.pickle.xz"]
-    {
+    assert_eq!(fs::read(scratch.path().join("calm.pickle")).unwrap(), before);
+    for line in [
+        "at now leak.pickle.xz",
+        "frag leak.pickle.xz --top 0",
+        "at leak.pickle.xz",
+        "export xml leak.pickle.xz -o x",
+        "diff leak.pickle.xz",
+    ] {
         let ended = highwater(scratch.path(), &format!("snapshot {line}"));
         assert_eq!((ended.code, &*ended.stdout), (Some(2), ""), "{line}");
         assert!(ended.stderr.starts_with("error: "), "{line}: {}", ended.stderr);

@@ -55,12 +55,12 @@ fn bad_input_is_refused_in_one_line() {
         (
             "view leak.pickle.xz -o ./leak.pickle.xz",
             2,
-            "the page would take the place of the snapshot, -o ./leak.pickle.xz; give another file",
+            "this would take the place of the snapshot, --out ./leak.pickle.xz; give another file",
         ),
         (
             "view leak.pickle.xz -o no/page.html",
             1,
-            "No such file or directory (os error 2), no/page.html; choose another file with -o",
+            "No such file or directory (os error 2), no/page.html; free the place or choose another with --out",
         ),
         ("tui leak.pickle.xz", 2, "stdout is no terminal, tui; run it in one, or use highwater view or highwater why"),
     ] {

@@ -1,6 +1,6 @@
 //! `highwater snapshot export`: snapshots in formats of others.
 //!
-//! A file is written beside its place first, and takes its name when it is whole.
+//! A file is there whole or not at all.
 
 mod folded;
 mod json;
@@ -10,14 +10,18 @@ mod perfetto;
 mod sqlite;
 mod tables;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use highwater::history::replace_file;
 
 use crate::failure::{Failure, InputError};
+use crate::input::is_standard;
+use crate::output;
 
 use super::arguments::{ExportArgs, Format};
-use super::input::{Opened, open};
+use super::input::{Opened, not_over, open};
 
 /// Buffer between a writer and its file, bytes.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -25,6 +29,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// Writes the file.
 pub(super) fn run(arguments: &ExportArgs) -> Result<(), Failure> {
     let out = &arguments.out;
+    not_over(out, &arguments.file)?;
     let opened = open(&arguments.file)?;
     // There is nothing to write without a device.
     opened.device(None)?;
@@ -52,7 +57,7 @@ fn to_parquet(_: &Opened, _: &Path) -> Result<(), Failure> {
 
 /// Writes text to a file, or to stdout if the path is `-`.
 fn to_text(out: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    if out.as_os_str() == "-" {
+    if is_standard(out) {
         let mut stdout = BufWriter::new(io::stdout().lock());
         return match write(&mut stdout).and_then(|()| stdout.flush()) {
             // Whoever reads has read enough.
@@ -68,24 +73,15 @@ fn to_text(out: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
 }
 
 /// Writes a file that is no text.
-fn to_file(format: &'static str, out: &Path, write: impl FnOnce(File) -> io::Result<()>) -> Result<(), Failure> {
-    if out.as_os_str() == "-" {
+fn to_file(format: &'static str, out: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Result<(), Failure> {
+    if is_standard(out) {
         return Err(InputError::NeedsAFile { format }.into());
     }
     replace(out, write)
 }
 
-/// Makes a file whole, or not at all.
-fn replace(out: &Path, write: impl FnOnce(File) -> io::Result<()>) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::write(out, error);
-    let name = out.file_name().ok_or_else(|| failed(io::Error::other("the path names no file")))?;
-    let mut beside = name.to_owned();
-    beside.push(format!(".{}.part", std::process::id()));
-    let beside: PathBuf = out.with_file_name(beside);
-    let done = File::create_new(&beside).and_then(write).and_then(|()| fs::rename(&beside, out));
-    done.map_err(|error| {
-        // The first error is the one to report.
-        let _ = fs::remove_file(&beside);
-        failed(error)
-    })
+/// Makes a file whole, or not at all, and tells of it.
+fn replace(out: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> Result<(), Failure> {
+    replace_file(out, write).map_err(|error| Failure::write(out, error))?;
+    output::print(&format!("{}\n", output::written(out))).map_err(Failure::Print)
 }
