@@ -46,7 +46,7 @@ pub use crate::state::{SiteBytes, size};
 pub use at::{At, Sums};
 pub use diff::{Change, ChangeKind, Diff, diff};
 pub use fragmentation::{Domain, Fragmentation, FreeRun, Pin, PinnedBy};
-pub use history::{BlockLife, Curves, frame_text, lives, site_text, stream_text};
+pub use history::{Curves, frame_text, site_text, stream_text};
 pub use moment::{When, WhenError, busiest, row};
 pub use pending::{Pending, PendingGroup, WaitedFor};
 pub use repair::{Repaired, repair};

@@ -3,6 +3,9 @@
 //! A snapshot taken after an out-of-memory error shows what was left when the program had unwound. What counts is what
 //! was there before. Traces come from anywhere, so what cannot be undone is left out and counted, never fatal.
 //!
+//! [`Timeline`](crate::timeline::Timeline) undoes a trace too, and keeps all moments; this keeps one, so that a verdict pays
+//! for no more. They share no code but the rules, and a test holds them against each other.
+//!
 //! Invariants: segments do not overlap; each block lies within one segment and overlaps no other block.
 
 use std::collections::BTreeMap;

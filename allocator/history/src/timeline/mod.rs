@@ -168,6 +168,12 @@ impl Timeline {
         self.faults
     }
 
+    /// The event that a moment comes after; `None` for what is older than the trace, and for what is behind its end.
+    #[must_use]
+    pub fn event_before(&self, moment: u32) -> Option<u32> {
+        moment.checked_sub(1).filter(|&event| event < self.events)
+    }
+
     /// The lane of a block.
     #[must_use]
     pub fn lane_of(&self, block: &BlockLife) -> usize {

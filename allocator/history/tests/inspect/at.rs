@@ -1,6 +1,10 @@
 //! Memory at a moment, and moments by their names.
 
-use highwater_history::inspect::{At, BlockLife, When, WhenError, lives};
+use highwater_history::{
+    inspect::{At, When, WhenError},
+    read::EventAction,
+    timeline::Timeline,
+};
 use proptest::prelude::*;
 
 use crate::{
@@ -117,24 +121,30 @@ fn the_failure_of_a_real_trace_is_looked_at() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Going back through the lives of blocks gives the same blocks as undoing the trace.
+    /// Memory at a moment and memory over time are found apart, and are one.
     #[test]
-    fn lives_and_memory_agree(acts in acts(60), lost in 0..20_usize, expandable: bool) {
+    fn memory_at_each_moment_is_that_of_the_timeline(acts in acts(60), lost in 0..20_usize, expandable: bool) {
         let mut world = told(&acts, expandable);
         let lost = lost.min(world.rows());
         world.events.drain(..lost);
         let loaded = world.loaded();
-        let lives = lives(&loaded.devices[0]);
         prop_assume!(!loaded.devices[0].trace.is_empty() || !loaded.devices[0].segments.is_empty());
-        for row in 0..=world.rows() {
-            let at = At::of(&loaded, 0, &When::Event(row)).expect("there is one");
-            let there = |event: Option<usize>| event.is_some_and(|event| event < row);
-            let born = |event: Option<usize>| event.is_none_or(|event| event < row);
-            let freed = |life: &BlockLife| life.freed_before || there(life.freed);
-            let live: u64 =
-                lives.iter().filter(|life| born(life.born) && !freed(life)).map(|life| life.bytes).sum();
-            let pending = lives.iter().filter(|life| freed(life) && !there(life.completed)).count() as u64;
-            prop_assert_eq!((at.sums().live_bytes, at.sums().pending_blocks), (live, pending), "before {}", row);
+        let timeline = Timeline::of(&loaded, 0);
+        for (row, sums) in timeline.sums(|_| true).into_iter().enumerate() {
+            let at = At::of(&loaded, 0, &When::Event(row)).expect("there is one").sums();
+            prop_assert_eq!(
+                (at.live_bytes, at.rounding_bytes, at.pending_bytes, at.cached_bytes),
+                (sums.live_bytes, sums.rounding_bytes, sums.pending_bytes, sums.cached_bytes),
+                "before {}", row
+            );
+        }
+        // Each block has the events that made it and ended it.
+        let trace = &loaded.devices[0].trace;
+        for life in timeline.blocks() {
+            let is = |moment, action: EventAction| timeline.event_before(moment).is_none_or(|event| {
+                (trace.action(event as usize), trace.addresses()[event as usize]) == (action, life.address)
+            });
+            prop_assert!(is(life.first, EventAction::Alloc) && is(life.gone, EventAction::FreeCompleted));
         }
     }
 }

@@ -8,8 +8,9 @@
 use std::io::{self, Write};
 
 use highwater::history::Stage;
-use highwater::history::inspect::{BlockLife, Curves, lives, site_text, stream_text};
+use highwater::history::inspect::{Curves, site_text, stream_text};
 use highwater::history::read::{EventAction, LoadedDevice};
+use highwater::history::timeline::Timeline;
 use serde::Serialize;
 
 use super::super::input::Opened;
@@ -197,32 +198,29 @@ impl Lane<'_> {
     }
 
     fn blocks(&self, sink: &mut Sink<'_>, min_bytes: u64) -> io::Result<()> {
-        let end = self.device.trace.len();
-        for life in lives(self.device).iter().filter(|life| life.bytes >= min_bytes) {
-            let name = site_text(&self.opened.loaded, life.stack, life.bytes);
-            let born = self.time(life.born.unwrap_or(0));
-            let freed = if life.freed_before { born } else { self.time(life.freed.unwrap_or(end)) };
-            if !life.freed_before {
-                sink.slice(self.pid, "block", &name, (born, freed), self.block(life))?;
+        let timeline = Timeline::of(&self.opened.loaded, self.index);
+        let event = |moment| timeline.event_before(moment).map(|event| event as usize);
+        // What is older than the trace begins with it; what stays ends behind it.
+        let time = |moment: u32| self.time((moment as usize).saturating_sub(1));
+        for life in timeline.blocks().iter().filter(|life| life.requested_bytes >= min_bytes) {
+            let source = timeline.sources()[life.source];
+            let name = site_text(&self.opened.loaded, source.holder.stack, life.requested_bytes);
+            let args = Block {
+                bytes: life.requested_bytes,
+                address: format!("{:#x}", life.address),
+                stream: stream_text(self.device, timeline.lanes()[source.lane].stream),
+                allocated_by: event(life.first),
+                freed_by: event(life.freed),
+            };
+            let [born, freed, gone] = [life.first, life.freed, life.gone].map(time);
+            if life.first < life.freed {
+                sink.slice(self.pid, "block", &name, (born, freed), &args)?;
             }
-            let waited =
-                life.freed_before || life.freed.is_some() && life.completed.is_none_or(|row| self.time(row) > freed);
-            if waited {
-                let completed = self.time(life.completed.unwrap_or(end));
-                sink.slice(self.pid, "waits", &name, (freed, completed), self.block(life))?;
+            if freed < gone {
+                sink.slice(self.pid, "waits", &name, (freed, gone), &args)?;
             }
         }
         Ok(())
-    }
-
-    fn block(&self, life: &BlockLife) -> Block {
-        Block {
-            bytes: life.bytes,
-            address: format!("{:#x}", life.address),
-            stream: stream_text(self.device, life.stream),
-            allocated_by: life.born,
-            freed_by: life.freed,
-        }
     }
 
     /// Scopes of the program, each from its begin to the next end of its name.

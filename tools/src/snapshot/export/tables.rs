@@ -6,8 +6,9 @@
 use std::collections::BTreeSet;
 use std::io::{self, Seek, Write};
 
-use highwater::history::inspect::{Curves, frame_text, lives, site_text};
+use highwater::history::inspect::{Curves, frame_text, site_text};
 use highwater::history::read::{Loaded, LoadedDevice, TextId};
+use highwater::history::timeline::Timeline;
 use highwater::history::{StackId, Stage};
 
 use super::super::input::Opened;
@@ -207,13 +208,17 @@ fn blocks<W: Write + Seek>(database: &mut Database<W>, loaded: &Loaded) -> io::R
     let columns = "device INTEGER, address INTEGER, bytes INTEGER, stream INTEGER, stack INTEGER, born INTEGER, \
                    freed INTEGER, completed INTEGER, freed_before INTEGER";
     let mut table = database.table("lives", columns);
-    let event = |row: Option<usize>| row.map_or(Cell::Null, Cell::from);
-    for (index, device) in numbered(loaded) {
-        for life in lives(device) {
-            let (address, bytes, stream) = (life.address.into(), life.bytes.into(), life.stream.into());
-            let [born, freed, completed] = [life.born, life.freed, life.completed].map(event);
-            let before = Cell::Int(life.freed_before.into());
-            table.row(&[index, address, bytes, stream, stack(life.stack), born, freed, completed, before])?;
+    for device in 0..loaded.devices.len() {
+        let timeline = Timeline::of(loaded, device);
+        let event = |moment| Cell::from(timeline.event_before(moment).map(u64::from));
+        for life in timeline.blocks() {
+            let source = timeline.sources()[life.source];
+            let (address, bytes) = (life.address.into(), life.requested_bytes.into());
+            let stream = timeline.lanes()[source.lane].stream.into();
+            let [born, freed, completed] = [life.first, life.freed, life.gone].map(event);
+            let before = Cell::Int((life.freed == 0).into());
+            let stack = stack(source.holder.stack);
+            table.row(&[device.into(), address, bytes, stream, stack, born, freed, completed, before])?;
         }
     }
     table.end()
