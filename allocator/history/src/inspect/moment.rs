@@ -100,7 +100,7 @@ pub fn row(loaded: &Loaded, index: usize, when: &When) -> Result<usize, WhenErro
     match when {
         When::FailureOrEnd => Ok(failure().unwrap_or(trace.len())),
         When::OutOfMemory => failure().ok_or(WhenError::NoFailure { device: index }),
-        When::Peak => Ok(peak(device)),
+        When::Peak => Ok(peak(&Curves::of(device, Frees::of(device)))),
         When::End => Ok(trace.len()),
         &When::Event(event) if event <= trace.len() => Ok(event),
         &When::Event(event) => Err(WhenError::NoEvent { device: index, events: trace.len(), event }),
@@ -118,10 +118,10 @@ pub(super) fn row_at(device: &LoadedDevice, index: usize, time_us: u64) -> Resul
     Ok(trace.times_us().partition_point(|&time| time < time_us))
 }
 
-fn peak(device: &LoadedDevice) -> usize {
-    let curves = Curves::of(device, Frees::of(device));
-    let rows = 0..=device.trace.len();
-    rows.max_by_key(|&row| (curves.active(row), std::cmp::Reverse(row))).expect("there is a row")
+/// The first row before which the most was in use.
+pub(super) fn peak(curves: &Curves) -> usize {
+    let rows = 0..curves.live.len();
+    rows.max_by_key(|&row| (curves.active(row), std::cmp::Reverse(row))).expect("the end is one")
 }
 
 fn mark(loaded: &Loaded, index: usize, name: &str) -> Result<usize, WhenError> {

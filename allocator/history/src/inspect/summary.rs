@@ -16,7 +16,7 @@ use crate::{
 
 use super::{
     SiteBytes, Sums,
-    moment::{is_used, start_us},
+    moment::{is_used, peak, start_us},
 };
 
 /// What a file holds.
@@ -113,8 +113,7 @@ fn device(loaded: &Loaded, device: &LoadedDevice, index: usize, top: usize) -> D
     let (trace, frees) = (&device.trace, Frees::of(device));
     let memory = Memory::before(device, &Rules::of(loaded), frees, trace.len());
     let curves = Curves::of(device, frees);
-    let rows = 0..=trace.len();
-    let peak = rows.max_by_key(|&row| (curves.active(row), std::cmp::Reverse(row))).expect("there is a row");
+    let peak = peak(&curves);
     let start = start_us(loaded);
     let span = trace.times_us().first().zip(trace.times_us().last()).filter(|_| trace.is_timed());
     let notes = device.notes.as_ref();
