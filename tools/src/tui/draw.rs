@@ -18,8 +18,10 @@ const BARS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "
 
 /// Draws everything.
 pub(super) fn draw(state: &State, frame: &mut Frame) {
+    // Of a low terminal the verdict takes its first lines alone.
+    let told = (state.told().len() as u16 + 1).min((frame.area().height / 4).max(2));
     let [verdict, chart, below, keys] = Layout::vertical([
-        Constraint::Length(state.told().len() as u16 + 1),
+        Constraint::Length(told),
         Constraint::Fill(3),
         Constraint::Fill(2),
         Constraint::Length(if state.helps { 2 } else { 1 }),
@@ -53,7 +55,10 @@ fn draw_verdict(state: &State, frame: &mut Frame, area: Rect) {
     );
     let mut told = state.told().into_iter();
     let first = told.next().unwrap_or_default();
-    let mut lines = vec![Line::styled(state.title(), strong()), Line::from(vec![cause, Span::styled(first, strong())])];
+    let mut lines = vec![
+        Line::styled(fitted(&state.title(), area.width.into()), strong()),
+        Line::from(vec![cause, Span::styled(first, strong())]),
+    ];
     lines.extend(told.map(|line| Line::raw(format!("   {line}"))));
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -116,6 +121,14 @@ fn told(sums: &Sums) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join(" · ") }
 }
 
+/// A text that fits a number of columns. It is cut at its front: the end of a line's path tells more.
+fn fitted(text: &str, columns: usize) -> String {
+    match text.chars().count().saturating_sub(columns) {
+        0 => text.to_owned(),
+        over => std::iter::once('…').chain(text.chars().skip(over + 1)).collect(),
+    }
+}
+
 fn draw_held(state: &State, frame: &mut Frame, area: Rect) {
     let area = Rect { x: area.x + 1, width: area.width.saturating_sub(1), ..area };
     let mut lines = vec![
@@ -123,7 +136,9 @@ fn draw_held(state: &State, frame: &mut Frame, area: Rect) {
         Line::styled(format!("last event: {}", state.last_event()), faint()),
     ];
     for held in state.held().iter().skip(state.skipped).take(usize::from(area.height)) {
-        lines.push(Line::raw(format!("{:>12} {:>6}  {}", size(held.bytes), held.blocks, state.site(held))));
+        let line = format!("{:>12} {:>6}  ", size(held.bytes), held.blocks);
+        let site = fitted(&state.site(held), usize::from(area.width).saturating_sub(line.chars().count()));
+        lines.push(Line::raw(line + &site));
     }
     frame.render_widget(Paragraph::new(lines).wrap(Wrap { trim: false }), area);
 }

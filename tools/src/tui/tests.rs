@@ -58,6 +58,22 @@ fn it_opens_at_the_verdict_with_its_figures() {
     assert!(screen.contains("events 0 to 5297") && screen.contains('▼') && screen.contains("q leave"), "{screen}");
 }
 
+/// Lines of the list stay lines, and end with the function.
+#[test]
+fn a_narrow_terminal_shows_the_ends_of_lines_and_a_low_one_the_beginning_of_all() {
+    let mut state = State::new(data("oom_leak"));
+    let screen = text(&drawn(&mut state, 80, 30));
+    assert!(
+        screen.lines().any(|line| line.contains("385  …") && line.ends_with("rain_m.py:124 in oom_leak")),
+        "{screen}"
+    );
+    let screen = text(&drawn(&mut state, 80, 12));
+    assert!(screen.contains("F1 a leak") && screen.contains('▼') && screen.contains("Moment 4519"), "{screen}");
+    for (width, height) in [(20, 5), (1, 1), (300, 3), (12, 80)] {
+        drawn(&mut state, width, height);
+    }
+}
+
 #[test]
 fn each_column_shows_the_fullest_moment_of_its_span() {
     let mut state = State::new(data("oom_leak"));
