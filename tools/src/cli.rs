@@ -79,6 +79,11 @@ pub(crate) enum Command {
     )]
     Why(WhyArgs),
     /// Look into memory snapshots: what was held when, what waits, what differs; cut, mend, check and export them
+    #[command(after_help = "Examples:\n  highwater snapshot summary rank*.pickle\n  \
+                      highwater snapshot at oom run.pickle\n  \
+                      highwater snapshot diff before.pickle after.pickle --at peak\n  \
+                      highwater snapshot at --help                     what can be a moment\n\n\
+                      Exit codes: 0 it ran · 1 the answer is no, or it could not be written · 2 bad input")]
     Snapshot(crate::snapshot::SnapshotArgs),
     /// Show a snapshot as a page for any browser: memory over time, a map of it at any moment, and the verdict
     #[command(
