@@ -71,6 +71,18 @@ fn files_that_end_anywhere_open_when_they_are_mended() {
     assert!(cuts > 50, "{cuts}");
 }
 
+/// Where a file ends behind its traces, its segments are those of their end, whatever else is lost.
+#[test]
+fn a_trace_that_is_whole_keeps_its_segments() {
+    let file = snapshot(Style::Python(4), Shape { events: 500, frames: 2, stacks: 10, slots: 64, hints: false });
+    let whole = salvaged(&file);
+    let cuts = (1..file.len()).rev().map(|end| salvaged(&file[..end]));
+    let behind = cuts.take(20).find(|cut| cut.damage.is_some() && !cut.settings.is_empty());
+    let mended = repair(behind.expect("settings follow the traces"));
+    assert_eq!((mended.cut, mended.damage.is_some()), (None, true));
+    assert_eq!(shape(&mended.loaded.devices[0].segments), shape(&whole.devices[0].segments));
+}
+
 /// The end of the trace, as a file says it that ends there: without what follows the traces.
 fn cut_after(loaded: &Loaded, file: &[u8], rows: usize) -> Loaded {
     let ends: Vec<usize> = (0..file.len()).filter(|&at| file[at..].starts_with(b"action")).collect();

@@ -1,6 +1,7 @@
 //! A part of a trace opens, and its memory is what it was.
 
 use highwater_history::{
+    PendingWait,
     inspect::{At, When, WhenError, slice},
     viewer,
 };
@@ -70,7 +71,9 @@ fn times_cut_as_events_do() {
 /// The notes of a part are those of its time, with the uses of blocks that are there from before.
 #[test]
 fn notes_are_cut_too() {
-    let whole = highwater_history::read::read(&own::written(&own::small().snapshot()), &Default::default());
+    let mut snapshot = own::small().snapshot();
+    snapshot.devices[0].notes.pending_waits = vec![PendingWait { address: 1 << 40, stream: 7, position: 99 }];
+    let whole = highwater_history::read::read(&own::written(&snapshot), &Default::default());
     let whole = whole.expect("it is a snapshot");
     let notes = whole.devices[0].notes.as_ref().expect("noted");
     let used = notes.stream_uses[1];
@@ -80,7 +83,7 @@ fn notes_are_cut_too() {
     let cut = part.devices[0].notes.as_ref().expect("noted");
     assert_eq!(cut.history_dropped, notes.history_dropped + after as u64);
     assert!(cut.stream_uses.contains(&used), "its block is pending at the start of the part");
-    assert_eq!(cut.stalls, notes.stalls);
+    assert_eq!((&cut.stalls, &cut.pending_waits), (&notes.stalls, &notes.pending_waits));
     let part = slice(&whole, 0, &When::Event(0), &When::Event(3)).expect("it is there");
     let cut = part.devices[0].notes.as_ref().expect("noted");
     assert!(cut.stream_uses.is_empty() && cut.stalls.is_empty() && cut.pending_waits.is_empty());
