@@ -27,6 +27,10 @@ pub(super) fn pickle<'a>(path: &Path, file: &'a [u8]) -> Result<Cow<'a, [u8]>, F
     let pickle = read::unpack(file, most).map_err(refused)?;
     match pickle.first() {
         Some(0x80) => Ok(pickle),
+        Some(_) if read::is_json(&pickle) => {
+            let reason = "this is JSON, and only pickles are checked; `highwater snapshot repair` makes one".to_owned();
+            Err(InputError::NoSnapshot { place: input::place(path), reason }.into())
+        }
         Some(_) => Err(refused(ReadError::NotAPickle(pickle[..pickle.len().min(4)].to_vec())).into()),
         None => Err(refused(ReadError::Truncated { offset: 0 }).into()),
     }

@@ -28,7 +28,11 @@ fn words(opened: &Opened, summary: &Summary, style: Style) -> String {
     let mut out = String::new();
     let by = summary.writer.as_ref().map_or(String::new(), |writer| format!(" by {writer}"));
     let packed = summary.compression.map_or(String::new(), |packed| format!(", {packed:?}").to_lowercase());
-    let head = format!("{}: pickle protocol {}{packed}{by}", opened.place, summary.protocol);
+    let format = match summary.protocol {
+        0 => "JSON".to_owned(),
+        protocol => format!("pickle protocol {protocol}"),
+    };
+    let head = format!("{}: {format}{packed}{by}", opened.place);
     let _ = writeln!(out, "{}", style.strong(&head));
     if summary.annotations > 0 {
         let _ = writeln!(out, "{} of the program on the time line", text::count(summary.annotations, "mark"));

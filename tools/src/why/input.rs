@@ -11,11 +11,19 @@ use super::{Answer, unreadable};
 use crate::failure::{Failure, InputError};
 use crate::input::{bytes, place};
 
-/// A snapshot begins so: a pickle, gzip, xz, zstd.
+/// A snapshot that is no JSON begins so: a pickle, gzip, xz, zstd.
 const STARTS: &[&[u8]] = &[b"\x80", b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"];
 
 fn is_snapshot(bytes: &[u8]) -> bool {
-    STARTS.iter().any(|start| bytes.starts_with(start))
+    STARTS.iter().any(|start| bytes.starts_with(start)) || read::is_json(bytes)
+}
+
+/// Whether a file of a folder is one, by its first bytes. Other JSON may lie beside snapshots: only what begins with a
+/// key of one counts.
+fn starts_a_snapshot(start: &[u8]) -> bool {
+    const KEYS: [&[u8]; 4] = [b"\"segments\"", b"\"device_traces\"", b"\"allocator_settings\"", b"\"total_size\""];
+    let has = |key: &&[u8]| start.windows(key.len()).any(|part| part == *key);
+    is_snapshot(start) && (!read::is_json(start) || KEYS.iter().any(has))
 }
 
 /// The answer for a file, or for stdin if the path is `-`.
@@ -80,10 +88,10 @@ fn snapshots(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         if !path.is_file() {
             continue;
         }
-        let mut start = [0; 8];
-        let read = fs::File::open(&path).and_then(|mut file| file.read(&mut start));
-        let read = read.map_err(|error| unreadable(&path, &error))?;
-        if is_snapshot(&start[..read]) {
+        let mut start = Vec::new();
+        let read = fs::File::open(&path).and_then(|file| file.take(512).read_to_end(&mut start));
+        read.map_err(|error| unreadable(&path, &error))?;
+        if starts_a_snapshot(&start) {
             paths.push(path);
         }
     }
@@ -119,5 +127,7 @@ mod tests {
                 && !is_snapshot(b"CUDA out of memory")
                 && !is_snapshot(b"")
         );
+        assert!(starts_a_snapshot(b"{\"segments\": [") && starts_a_snapshot(b"\x80\x04"));
+        assert!(!starts_a_snapshot(b"{\"batch\": 8}") && !starts_a_snapshot(b"[rank0]: \"segments\""));
     }
 }

@@ -427,8 +427,8 @@ fn bad_input_is_refused_in_one_line() {
     let before = fs::read(scratch.path().join("calm.pickle")).unwrap();
     let over = "this would take the place of the snapshot, --out PLACE; give another file";
     let moment = "give peak, end, the index of an event, a time like 1.5s, or mark:NAME";
-    let no_pickle = "this is no pickle: it begins with \"all \"; a snapshot is a pickle of protocol 2 to 5, plain or \
-                     compressed, notes.txt; give a memory snapshot of PyTorch or of this project";
+    let no_pickle = "this is no pickle: it begins with \"all \"; a snapshot is a pickle of protocol 2 to 5 or JSON, \
+                     plain or compressed, notes.txt; give a memory snapshot of PyTorch or of this project";
     let no_memory = "the snapshot has neither events nor memory: was recording on?, nothing.pickle; give a memory snapshot of \
                      PyTorch or of this project";
     for (line, refused) in [
@@ -493,4 +493,27 @@ fn bad_input_is_refused_in_one_line() {
         let line = "No such file or directory (os error 2), no/x; free the place or choose another with --out";
         assert_eq!((ended.code, ended.stderr), (Some(1), format!("highwater: {line}\n")));
     }
+}
+
+#[test]
+fn json_is_a_snapshot_too() {
+    let scratch = with_leak();
+    fs::write(scratch.path().join("leak.pickle"), leak()).unwrap();
+    let script = "import json, pickle, sys\njson.dump(pickle.load(open(sys.argv[1], 'rb')), open('leak.json', 'w'))";
+    if python(script, scratch.path(), "leak.pickle").is_none() {
+        return;
+    }
+    scratch.write("config.json", "{\"batch\": 8}");
+    let text = words(&scratch, "summary leak.json");
+    assert!(text.starts_with("leak.json: JSON\n") && text.contains("5297 events"), "{text}");
+    let why = |name: &str| highwater(scratch.path(), &format!("why {name}")).stdout;
+    assert_eq!(why("leak.json").replace("leak.json", "leak.pickle"), why("leak.pickle"));
+    words(&scratch, "repair leak.json -o mended.pickle");
+    words(&scratch, "check mended.pickle");
+    let refused = highwater(scratch.path(), "snapshot check leak.json");
+    assert!(refused.code == Some(2) && refused.stderr.contains("`highwater snapshot repair` makes one"), "{refused:?}");
+    fs::remove_file(scratch.path().join("leak.pickle.xz")).unwrap();
+    let ranks = highwater(scratch.path(), "why . --json");
+    let ranks: Value = serde_json::from_str(&ranks.stdout).expect("what is no snapshot is left out");
+    assert_eq!(ranks["ranks"].as_array().unwrap().len(), 3);
 }

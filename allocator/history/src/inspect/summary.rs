@@ -23,7 +23,7 @@ use super::{
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Protocol of the pickle.
+    /// Protocol of the pickle; 0 if it is none, but JSON.
     pub protocol: u8,
     /// How the file was compressed.
     pub compression: Option<Compression>,

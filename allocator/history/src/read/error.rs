@@ -6,13 +6,13 @@ use crate::scan::ScanError;
 
 /// Why a file could not be read, or not to its end.
 ///
-/// Offsets are bytes from the start of the pickle, after unpacking.
+/// Offsets are bytes from the start of the pickle or the JSON, after unpacking.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// It does not begin like a pickle, nor like a compressed file.
     #[error(
-        "this is no pickle: it begins with \"{}\"; a snapshot is a pickle of protocol 2 to 5, plain or compressed",
+        "this is no pickle: it begins with \"{}\"; a snapshot is a pickle of protocol 2 to 5 or JSON, plain or compressed",
         .0.escape_ascii()
     )]
     NotAPickle(Vec<u8>),
@@ -25,9 +25,9 @@ pub enum ReadError {
         version: u8,
     },
     /// The file ends too early.
-    #[error("byte {offset}: the file ends in the middle of the instruction here")]
+    #[error("byte {offset}: the file ends in the middle of what begins here")]
     Truncated {
-        /// Where the last instruction begins.
+        /// Where the last instruction, text or number begins.
         offset: u64,
     },
     /// An instruction would have code run. No snapshot needs it.

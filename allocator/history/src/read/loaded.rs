@@ -23,7 +23,7 @@ pub struct Loaded {
     pub recorder: Option<Recorder>,
     /// How often keys came that this crate does not know. They were left out.
     pub unknown_keys: BTreeMap<(Part, TextId), u64>,
-    /// Protocol of the pickle.
+    /// Protocol of the pickle; 0 if it is none, but JSON.
     pub protocol: u8,
     /// How the file was compressed.
     pub compression: Option<Compression>,

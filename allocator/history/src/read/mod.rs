@@ -8,7 +8,8 @@
 //! memory is bounded by a small multiple of the file's bytes, whatever the file claims. A damaged or unfinished file is
 //! an [error](ReadError) with the byte at which it stops making sense; if asked to, [`read`] gives what came before.
 //!
-//! Compressed files (gzip, xz, zstd) are recognised by their first bytes.
+//! Compressed files (gzip, xz, zstd) are recognised by their first bytes, and so is JSON, which some tools make of
+//! pickles.
 //!
 //! ```
 //! use highwater_history::{Snapshot, read};
@@ -26,6 +27,7 @@ mod assemble;
 mod error;
 mod event;
 mod heap;
+mod json;
 mod loaded;
 mod machine;
 mod memo;
@@ -41,6 +43,7 @@ mod words;
 use assemble::Assembly;
 
 pub use error::ReadError;
+pub use json::is_json;
 pub use loaded::{Loaded, LoadedAnnotation, LoadedDevice, Recorder, Setting};
 pub use shape::Part;
 pub use symbols::{FrameId, FrameParts, Symbols, TextId};
@@ -83,7 +86,11 @@ pub fn read(file: &[u8], options: &Options) -> Result<Loaded, ReadError> {
         Err((error, part)) if options.salvage => (part.into(), Some(error)),
         Err((error, _)) => return Err(error),
     };
-    match read_pickle(&pickle, options.salvage) {
+    let result = match is_json(&pickle) {
+        true => read_json(&pickle, options.salvage),
+        false => read_pickle(&pickle, options.salvage),
+    };
+    match result {
         Ok(loaded) => {
             let damage = packing_damage.or(loaded.damage);
             Ok(Loaded { compression: Compression::of(file), damage, ..loaded })
@@ -110,4 +117,16 @@ fn read_pickle(pickle: &[u8], salvage: bool) -> Result<Loaded, ReadError> {
         },
         Err(error) => Err(error),
     }
+}
+
+fn read_json(text: &[u8], salvage: bool) -> Result<Loaded, ReadError> {
+    let mut json = json::Json::new(text);
+    let result = json.run();
+    let offset = json.offset();
+    let (top, damage) = match result {
+        Ok(top) => (top, None),
+        Err(error) if salvage => (json.close().ok_or(error.clone())?, Some(error)),
+        Err(error) => return Err(error),
+    };
+    Assembly::new(json.into_found(), offset, salvage).run(top, 0, damage)
 }

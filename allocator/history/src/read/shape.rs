@@ -99,7 +99,7 @@ impl Found {
 
     /// The stack that the items are, if all are frames.
     #[inline]
-    fn stack_of(&mut self, items: &[Value]) -> Option<Object> {
+    pub(super) fn stack_of(&mut self, items: &[Value]) -> Option<Object> {
         self.symbols.begin_stack();
         for &item in items {
             let Some(Object::Frame(frame)) = self.heap.object(item) else { return None };

@@ -1,6 +1,7 @@
 //! The reader: files of PyTorch, and files in the style of each writer.
 
 mod hostile;
+mod json;
 mod packed;
 #[path = "../../examples/pickler/mod.rs"]
 mod pickler;

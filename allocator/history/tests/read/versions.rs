@@ -40,6 +40,23 @@ fn put(p: &mut Pickler, value: &Json<'_>) {
     }
 }
 
+/// The same as `json.dump` writes it: tuples become lists.
+fn json(value: &Json<'_>) -> String {
+    let joined = |items: Vec<String>| items.join(", ");
+    match value {
+        Int(value) => value.to_string(),
+        Text(text) => format!("{text:?}"),
+        Bool(value) => value.to_string(),
+        Nothing => "null".to_owned(),
+        Float => "0.5".to_owned(),
+        Pair(a, b) => format!("[{a}, {b}]"),
+        List(items) => format!("[{}]", joined(items.iter().map(json).collect())),
+        Dict(entries) => {
+            format!("{{{}}}", joined(entries.iter().map(|(key, value)| format!("{key:?}: {}", json(value))).collect()))
+        }
+    }
+}
+
 fn pickle(style: Style, value: &Json<'_>) -> Vec<u8> {
     let mut pickler = Pickler::new(style);
     put(&mut pickler, value);
@@ -51,7 +68,8 @@ fn pickle(style: Style, value: &Json<'_>) -> Vec<u8> {
 fn load(value: &Json<'_>) -> Loaded {
     let [first, second, third] = [Style::Python(4), Style::Cpp, Style::Python(2)]
         .map(|style| read(&pickle(style, value), &Options::default()).expect("it is well formed"));
-    for other in [second, third] {
+    let fourth = read(json(value).as_bytes(), &Options::default()).expect("JSON says the same");
+    for other in [second, third, fourth] {
         assert_eq!(other.devices.len(), first.devices.len());
         for (a, b) in first.devices.iter().zip(&other.devices) {
             assert_eq!((&a.segments, a.trace.len()), (&b.segments, b.trace.len()));
