@@ -2,6 +2,7 @@
 
 mod check;
 mod hostile;
+mod node;
 mod python;
 mod round_trip;
 mod save;
