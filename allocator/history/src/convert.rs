@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    Action, Context, Frame, Noted, PendingFree, Record, RungTaken, Snapshot, SpanPath, StackId, Stacks, Stall,
-    StreamUse, TraceAction, TraceEvent, WaitInserted,
+    Action, Context, DeviceMemory, Frame, Noted, PendingFree, PendingWait, Record, RungTaken, Snapshot, SpanPath,
+    StackId, Stacks, Stall, StreamUse, TraceAction, TraceEvent, WaitInserted,
 };
 
 /// Name of code that is in no span.
@@ -71,6 +71,15 @@ fn add_record(device: &mut crate::DeviceHistory, record: &Record, stack: StackId
         }
         Action::WaitInserted { stream, for_stream } => {
             notes.waits_inserted.push(Noted { time_us, stack, span, fact: WaitInserted { stream, for_stream } });
+        }
+        Action::Awaited { address, stream, position, fence, held_by } => {
+            let (fence, held_by) = (Some(fence), held_by.map(u64::from));
+            let fact = PendingWait { address, stream, position, fence, held_by };
+            notes.awaited.push(Noted { time_us, stack, span, fact });
+        }
+        Action::DeviceMemory { total_bytes, free_bytes, held_bytes } => {
+            let fact = DeviceMemory { total_bytes, free_bytes, held_bytes };
+            notes.device_memory.push(Noted { time_us, stack, span, fact });
         }
     }
 }
@@ -196,6 +205,18 @@ mod tests {
                 record(3_000, span, Action::Rung { rung: crate::Rung::Grow, bytes: 5, stream: 6 }),
                 record(4_000, SpanPath::ROOT, Action::Stall { stream: 7, stall_ns: 8 }),
                 record(5_000, span, Action::WaitInserted { stream: 9, for_stream: 10 }),
+                record(
+                    6_000,
+                    span,
+                    Action::Awaited {
+                        address: 1,
+                        stream: 2,
+                        position: 3,
+                        fence: crate::FenceState::Recorded,
+                        held_by: Some(4),
+                    },
+                ),
+                record(7_000, span, Action::DeviceMemory { total_bytes: 9, free_bytes: 4, held_bytes: 3 }),
             ],
         );
         let notes = &snapshot.devices[0].notes;
@@ -205,6 +226,10 @@ mod tests {
         assert_eq!(notes.rungs[0].fact, RungTaken { rung: crate::Rung::Grow, bytes: 5, stream: 6 });
         assert_eq!(notes.stalls[0].fact, Stall { stream: 7, stall_ns: 8 });
         assert_eq!(notes.waits_inserted[0].fact, WaitInserted { stream: 9, for_stream: 10 });
+        let fence = Some(crate::FenceState::Recorded);
+        let awaited = PendingWait { address: 1, stream: 2, position: 3, fence, held_by: Some(4) };
+        assert_eq!((notes.awaited[0].fact, notes.awaited[0].time_us), (awaited, 6));
+        assert_eq!(notes.device_memory[0].fact.other_bytes(), 2);
         assert_eq!((notes.stream_uses[0].time_us, notes.waits_inserted[0].time_us), (1, 5));
         assert_eq!(snapshot.span_paths, ["", "train/step i=1"]);
         assert_eq!((notes.rungs[0].span, notes.stalls[0].span), (1, 0));

@@ -85,7 +85,7 @@ pub mod why;
 mod write;
 
 pub use layer::SpanPathLayer;
-pub use record::{Action, Context, Record, Rung};
+pub use record::{Action, Context, FenceState, Record, Rung};
 pub use ring::{Ring, merge};
 pub use span::{SpanName, SpanPath};
 
@@ -96,9 +96,9 @@ pub use {
     replay::ReplayFault,
     save::{SaveError, replace_file},
     snapshot::{
-        AllocatorSettings, Annotation, Block, BlockState, DeviceHistory, DeviceNotes, Noted, PendingFree, PendingWait,
-        RungTaken, Segment, SegmentKind, Snapshot, Stage, Stall, StreamName, StreamUse, TraceAction, TraceEvent,
-        WaitInserted,
+        AllocatorSettings, Annotation, Block, BlockState, DeviceHistory, DeviceMemory, DeviceNotes, Noted, PendingFree,
+        PendingWait, RungTaken, Segment, SegmentKind, Snapshot, Stage, Stall, StreamName, StreamUse, TraceAction,
+        TraceEvent, WaitInserted,
     },
     stacks::{Frame, StackId, Stacks},
     write::WriteError,

@@ -107,6 +107,11 @@ words! {
     StallNs => "stall_ns",
     ForStream => "for_stream",
     Position => "position",
+    Fence => "fence",
+    HeldBy => "held_by",
+    TotalBytes => "total_bytes",
+    FreeBytes => "free_bytes",
+    HeldBytes => "held_bytes",
 }
 
 pub(crate) struct Pickle<W> {

@@ -39,6 +39,30 @@ pub struct Record {
 
 const _: () = assert!(size_of::<Record>() <= 64, "a record fits a cache line");
 
+/// How far the fence is that a freed block waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FenceState {
+    /// Nobody has recorded it yet.
+    Unrecorded,
+    /// It is recorded, and was not seen complete.
+    Recorded,
+    /// It is complete: the block only has not been taken back yet.
+    Complete,
+}
+
+impl FenceState {
+    /// Its name in files.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unrecorded => "unrecorded",
+            Self::Recorded => "recorded",
+            Self::Complete => "complete",
+        }
+    }
+}
+
 /// What happened.
 ///
 /// The first nine have a counterpart in the snapshots of PyTorch. The others are this recorder's own: they say what
@@ -153,6 +177,29 @@ pub enum Action {
         stream: u64,
         /// Stream that it waits for.
         for_stream: u64,
+    },
+    /// A request failed, and at that time a freed block waited for this. One record for each thing that it waits for,
+    /// with the time of the failure.
+    Awaited {
+        /// Address of the block.
+        address: u64,
+        /// Stream whose work it waits for.
+        stream: u64,
+        /// Position in that stream's order up to which it waits.
+        position: u64,
+        /// How far the fence is that covers the position.
+        fence: FenceState,
+        /// The open stream that holds the fence up, if one does.
+        held_by: Option<u32>,
+    },
+    /// What the device said of its memory.
+    DeviceMemory {
+        /// All of it, bytes.
+        total_bytes: u64,
+        /// Free, bytes.
+        free_bytes: u64,
+        /// Of the rest, held by this allocator, bytes.
+        held_bytes: u64,
     },
 }
 

@@ -6,7 +6,7 @@
 //!
 //! Rules for whoever fills one in: see [`Snapshot::check`](crate::Snapshot::check), which tests all of them.
 
-use crate::{Rung, StackId, Stacks};
+use crate::{FenceState, Rung, StackId, Stacks};
 
 /// Everything in a snapshot file.
 #[derive(Clone, Debug)]
@@ -218,6 +218,8 @@ pub struct DeviceNotes {
     /// Memory that this allocator does not hold and that is not free, bytes, if known (`other_bytes`): other processes,
     /// driver contexts, communication libraries.
     pub other_bytes: Option<u64>,
+    /// The most that the allocator may hold, bytes, if known (`limit_bytes`): the device's memory, or a limit that was set.
+    pub limit_bytes: Option<u64>,
     /// Bytes that the rings of the device may take (`history_capacity_bytes`).
     pub history_capacity_bytes: u64,
     /// Records that the rings lost to newer ones (`history_dropped`).
@@ -236,6 +238,10 @@ pub struct DeviceNotes {
     pub stalls: Vec<Noted<Stall>>,
     /// Waits put on streams.
     pub waits_inserted: Vec<Noted<WaitInserted>>,
+    /// What freed blocks waited for when a request failed; its time is that of the failure.
+    pub awaited: Vec<Noted<PendingWait>>,
+    /// What the device said of its memory, now and then.
+    pub device_memory: Vec<Noted<DeviceMemory>>,
 }
 
 impl DeviceNotes {
@@ -249,6 +255,8 @@ impl DeviceNotes {
             .chain(of(&self.rungs))
             .chain(of(&self.stalls))
             .chain(of(&self.waits_inserted))
+            .chain(of(&self.awaited))
+            .chain(of(&self.device_memory))
     }
 }
 
@@ -270,6 +278,10 @@ pub struct PendingWait {
     pub stream: u64,
     /// Position in that stream's order up to which it waits.
     pub position: u64,
+    /// How far the fence is that covers the position, if known.
+    pub fence: Option<FenceState>,
+    /// The open stream that holds the fence up, if one is known to: its progress depends on more than this device.
+    pub held_by: Option<u64>,
 }
 
 /// A fact with its time and its place in the program.
@@ -334,6 +346,25 @@ pub struct WaitInserted {
     pub stream: u64,
     /// Stream that it waits for.
     pub for_stream: u64,
+}
+
+/// What a device said of its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceMemory {
+    /// All of it, bytes.
+    pub total_bytes: u64,
+    /// Free, bytes.
+    pub free_bytes: u64,
+    /// Held by the allocator, bytes.
+    pub held_bytes: u64,
+}
+
+impl DeviceMemory {
+    /// Neither free nor the allocator's, bytes: other processes, driver contexts, libraries.
+    #[must_use]
+    pub fn other_bytes(self) -> u64 {
+        self.total_bytes.saturating_sub(self.free_bytes).saturating_sub(self.held_bytes)
+    }
 }
 
 impl Snapshot {

@@ -120,6 +120,7 @@ fn pending(stream: &PendingStream) -> Value {
         "waited_for": stream.waited_for,
         "bytes": stream.bytes,
         "blocks": stream.blocks,
+        "fence": stream.fence,
     })
 }
 

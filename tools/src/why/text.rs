@@ -220,7 +220,9 @@ fn pending(text: &mut String, verdict: &Verdict, style: Style) {
     let _ = writeln!(text, "\n{}", style.strong("Freed, and waiting"));
     for stream in &verdict.pending_by_stream {
         let which = if stream.waited_for { "waits for" } else { "belongs to" };
-        let _ = writeln!(text, "    {:>12} {:>7} blocks  {which} {}", size(stream.bytes), stream.blocks, stream.stream);
+        let fence = stream.fence.as_ref().map_or(String::new(), |fence| format!(", {fence}"));
+        let (bytes, blocks, name) = (size(stream.bytes), stream.blocks, &stream.stream);
+        let _ = writeln!(text, "    {bytes:>12} {blocks:>7} blocks  {which} {name}{fence}");
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    StackId,
+    PendingWait, StackId,
     state::{
         curves::Frees,
-        pending::{Uses, stream_name},
+        pending::{Waits, stream_name},
         sites::{self, Key},
     },
 };
@@ -32,7 +32,7 @@ pub struct PendingGroup {
     pub owner: String,
     /// The streams that are waited for, if the recorder noted them; PyTorch's snapshots do not say.
     pub waits_for: Vec<String>,
-    /// What exactly is waited for, if the recorder noted it and the moment is the end of the trace.
+    /// What exactly is waited for, if the recorder noted it: at failures, and of what still waits at the end.
     pub events: Vec<WaitedFor>,
     /// Where the blocks were allocated. Its bytes are as taken.
     pub site: SiteBytes,
@@ -57,7 +57,7 @@ pub struct Pending {
     pub is_known: bool,
 }
 
-/// What the blocks of a group have in common: owner, streams as [`Uses::streams`] tells them, and stack.
+/// What the blocks of a group have in common: owner, streams as [`Waits::streams`] tells them, and stack.
 type Together = (u64, Vec<(bool, u64)>, Key);
 
 /// What is gathered of a group.
@@ -76,21 +76,20 @@ impl At<'_> {
     #[must_use]
     pub fn pending(&self) -> Pending {
         let device = self.source();
-        let uses = Uses::of(device);
-        let positions = self.positions();
+        let waits = Waits::before(device, self.row);
         let trace = &device.trace;
         let now = trace.times_us().get(self.row).or(trace.times_us().last()).copied().unwrap_or(0);
         let mut groups: BTreeMap<Together, Gathered> = BTreeMap::new();
         for (&address, held) in self.memory.blocks.iter().filter(|(_, held)| held.pending) {
             let owner = self.memory.segment_at(address).map_or(0, |(_, segment)| segment.stream);
-            let streams = uses.streams(&self.memory, address, held);
+            let streams = waits.streams(&self.memory, address, held);
             let size = if held.stack == StackId::EMPTY { held.requested } else { 0 };
             let group = groups.entry((owner, streams, (held.stack, size))).or_default();
             group.bytes += held.bytes;
             group.blocks += 1;
             let freed = held.freed.map(|row| trace.times_us()[row as usize]);
             group.ages.extend(freed.filter(|_| trace.is_timed()).map(|freed| now.saturating_sub(freed)));
-            for &(stream, position) in positions.get(&address).into_iter().flatten() {
+            for &PendingWait { stream, position, .. } in waits.exact(address) {
                 let range = group.positions.entry(stream).or_insert((position, position));
                 *range = (range.0.min(position), range.1.max(position));
             }
@@ -101,18 +100,6 @@ impl At<'_> {
         let sums = self.sums();
         let is_known = Frees::of(device) == Frees::Both;
         Pending { bytes: sums.pending_bytes, blocks: sums.pending_blocks, groups, is_known }
-    }
-
-    /// What the recorder noted that blocks wait for, by address. It noted it of the end.
-    fn positions(&self) -> BTreeMap<u64, Vec<(u64, u64)>> {
-        let device = self.source();
-        let mut by_address: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
-        if self.row == device.trace.len() {
-            for wait in device.notes.iter().flat_map(|notes| &notes.pending_waits) {
-                by_address.entry(wait.address).or_default().push((wait.stream, wait.position));
-            }
-        }
-        by_address
     }
 
     fn told(&self, owner: u64, streams: &[(bool, u64)], key: Key, group: &Gathered) -> PendingGroup {

@@ -94,6 +94,8 @@ fn notes_of(notes: &DeviceNotes, part: &Part, is_to_the_end: bool, start: Option
         rungs: within(&notes.rungs, part, |_| false),
         stalls: within(&notes.stalls, part, |_| false),
         waits_inserted: within(&notes.waits_inserted, part, |_| false),
+        awaited: within(&notes.awaited, part, |_| false),
+        device_memory: within(&notes.device_memory, part, |_| false),
         ..notes.clone()
     }
 }

@@ -8,7 +8,8 @@ use super::{
     words,
 };
 use crate::{
-    DeviceNotes, Noted, PendingFree, PendingWait, Rung, RungTaken, StackId, Stall, StreamName, StreamUse, WaitInserted,
+    DeviceMemory, DeviceNotes, FenceState, Noted, PendingFree, PendingWait, Rung, RungTaken, StackId, Stall,
+    StreamName, StreamUse, WaitInserted,
 };
 
 const PLACE: &str = "the recorder's part";
@@ -115,6 +116,7 @@ impl Assembly {
                 words::NAME => notes.name = self.owned(value)?,
                 words::CAPACITY_BYTES => notes.capacity_bytes = Some(number(value, key)?),
                 words::OTHER_BYTES => notes.other_bytes = Some(number(value, key)?),
+                words::LIMIT_BYTES => notes.limit_bytes = Some(number(value, key)?),
                 words::HISTORY_CAPACITY_BYTES => notes.history_capacity_bytes = number(value, key)?,
                 words::HISTORY_DROPPED => notes.history_dropped = number(value, key)?,
                 words::STREAMS => {
@@ -126,12 +128,7 @@ impl Assembly {
                 }
                 words::PENDING_WAITS => {
                     for item in self.list(value, key)? {
-                        let fields = self.fields(item)?;
-                        notes.pending_waits.push(PendingWait {
-                            address: fields.bits(words::ADDR)?,
-                            stream: fields.bits(words::STREAM)?,
-                            position: fields.number(words::POSITION)?,
-                        });
+                        notes.pending_waits.push(pending_wait(&self.fields(item)?)?);
                     }
                 }
                 words::STREAM_USES => notes.stream_uses = self.noted(value, key, stream_use)?,
@@ -139,6 +136,8 @@ impl Assembly {
                 words::RUNGS => notes.rungs = self.noted(value, key, rung_taken)?,
                 words::STALLS => notes.stalls = self.noted(value, key, stall)?,
                 words::WAITS_INSERTED => notes.waits_inserted = self.noted(value, key, wait_inserted)?,
+                words::AWAITED => notes.awaited = self.noted(value, key, pending_wait)?,
+                words::DEVICE_MEMORY => notes.device_memory = self.noted(value, key, device_memory)?,
                 _ => self.found.count_unknown(Part::Recorder, key),
             }
         }
@@ -188,6 +187,33 @@ fn rung_taken(fields: &Fields) -> Read<RungTaken> {
 
 fn stall(fields: &Fields) -> Read<Stall> {
     Ok(Stall { stream: fields.bits(words::STREAM)?, stall_ns: fields.number(words::STALL_NS)? })
+}
+
+/// What a block waits for. Older files do not say how far it is.
+fn pending_wait(fields: &Fields) -> Read<PendingWait> {
+    let fence = match fields.get(words::FENCE) {
+        None => None,
+        Some(Value::Text(words::UNRECORDED)) => Some(FenceState::Unrecorded),
+        Some(Value::Text(words::RECORDED)) => Some(FenceState::Recorded),
+        Some(Value::Text(words::COMPLETE)) => Some(FenceState::Complete),
+        Some(_) => return Err(fields.needs(words::FENCE, "unrecorded, recorded or complete")),
+    };
+    let held_by = fields.get(words::HELD_BY).map(|_| fields.bits(words::HELD_BY)).transpose()?;
+    Ok(PendingWait {
+        address: fields.bits(words::ADDR)?,
+        stream: fields.bits(words::STREAM)?,
+        position: fields.number(words::POSITION)?,
+        fence,
+        held_by,
+    })
+}
+
+fn device_memory(fields: &Fields) -> Read<DeviceMemory> {
+    Ok(DeviceMemory {
+        total_bytes: fields.number(words::TOTAL_BYTES)?,
+        free_bytes: fields.number(words::FREE_BYTES)?,
+        held_bytes: fields.number(words::HELD_BYTES)?,
+    })
 }
 
 fn wait_inserted(fields: &Fields) -> Read<WaitInserted> {

@@ -104,6 +104,17 @@ words! {
     RUNG = "rung",
     STALL_NS = "stall_ns",
     FOR_STREAM = "for_stream",
+    LIMIT_BYTES = "limit_bytes",
+    AWAITED = "awaited",
+    FENCE = "fence",
+    HELD_BY = "held_by",
+    UNRECORDED = "unrecorded",
+    RECORDED = "recorded",
+    COMPLETE = "complete",
+    DEVICE_MEMORY = "device_memory",
+    TOTAL_BYTES = "total_bytes",
+    FREE_BYTES = "free_bytes",
+    HELD_BYTES = "held_bytes",
 }
 
 /// The words that no event has as a key.

@@ -64,8 +64,17 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// What is free if those blocks are that `holds` is true for.
+    /// What is free if only those blocks are there that `holds` is true for.
     pub(crate) fn of(memory: &Memory, holds: impl Fn(&Held) -> bool) -> Self {
+        Self::between(memory, |_, held| holds(held))
+    }
+
+    /// What would be free without some blocks, told by their address.
+    pub(crate) fn without(memory: &Memory, gone: impl Fn(u64) -> bool) -> Self {
+        Self::between(memory, |address, _| !gone(address))
+    }
+
+    fn between(memory: &Memory, holds: impl Fn(u64, &Held) -> bool) -> Self {
         let mut runs = Vec::new();
         for (&address, &segment) in &memory.segments {
             let end = address + segment.bytes;
@@ -75,7 +84,7 @@ impl Space {
                     runs.push(Run { segment, start, bytes: end - start, whole: end - start == segment.bytes });
                 }
             };
-            for (&block, held) in memory.blocks.range(address..end).filter(|(_, held)| holds(held)) {
+            for (&block, held) in memory.blocks.range(address..end).filter(|&(&block, held)| holds(block, held)) {
                 push(at, block);
                 at = block + held.bytes;
             }

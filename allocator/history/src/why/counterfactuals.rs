@@ -61,7 +61,8 @@ impl Counterfactuals {
         let pool = request.map_or((0, 0), |request| request.domain.pool);
         let private = evidence.memory.segments.values().filter(|segment| ![(0, 0), pool].contains(&segment.pool));
         let private: u64 = private.map(|segment| segment.bytes).sum();
-        let outside = ledger.other_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES);
+        let rise = evidence.rise.map_or(0, |rise| rise.bytes());
+        let outside = ledger.other_bytes.unwrap_or(0).saturating_sub(CONTEXT_BYTES).max(rise);
         let free = ledger.free_bytes.unwrap_or(0);
 
         set(&mut all.pending, ledger.pending_bytes, &|request| {

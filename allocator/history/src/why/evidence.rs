@@ -1,7 +1,7 @@
 //! Everything that causes are judged by, worked out once.
 
 use crate::{
-    SegmentKind,
+    DeviceMemory, Noted, SegmentKind,
     read::{Loaded, LoadedDevice},
 };
 
@@ -14,6 +14,7 @@ use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
 use super::{Look, Options};
 use crate::state::curves::{Curves, Frees};
 use crate::state::memory::Memory;
+use crate::state::pending::Waits;
 use crate::state::rules::{MOST_BYTES, Rules};
 use crate::state::sites;
 use crate::state::space::{Domain, Request, Run, Space};
@@ -29,6 +30,7 @@ pub(super) struct Evidence<'a> {
     pub(super) incidents: Incidents,
     pub(super) incident: Incident,
     pub(super) memory: Memory,
+    pub(super) waits: Waits<'a>,
     /// What is free.
     pub(super) space: Space,
     /// What would be free if nothing was pending.
@@ -38,6 +40,8 @@ pub(super) struct Evidence<'a> {
     pub(super) refused: bool,
     /// Bytes that may be reserved at most, about, if it looks as if there was such a limit.
     pub(super) limit: Option<u64>,
+    /// How memory outside of the allocator went up, as the recorder measured it.
+    pub(super) rise: Option<Rise>,
     /// Bytes of the device that the request could have had.
     pub(super) usable: u64,
     /// What was missing; `None` if there was no request.
@@ -61,10 +65,17 @@ impl<'a> Evidence<'a> {
         let memory = Memory::before(device, &rules, frees, incident.row);
         let space = Space::of(&memory, |_| true);
         let completed = Space::of(&memory, |held| !held.pending);
-        let known = Known::of(device, &incident, options);
+        let samples = Samples::before(device, &incident);
+        let known = Known::of(device, &incident, samples, options);
         let ledger = ledger(&memory, &space, incident.request.as_ref(), known);
         let refused = incident.request.is_some_and(|request| known.free.is_some_and(|free| free >= request.driver));
-        let usable = if refused { 0 } else { ledger.free_bytes.unwrap_or(0) };
+        let free = ledger.free_bytes.unwrap_or(0);
+        let below = noted_limit(device).map(|limit| limit.saturating_sub(ledger.reserved_bytes()));
+        let usable = match (below, incident.request) {
+            (Some(below), Some(request)) if below < request.driver => free.min(below),
+            _ if refused => 0,
+            _ => free,
+        };
         let iterations = Iterations::before(loaded, index, incident.row);
         let trend = iterations.map(|iterations| Trend::of(iterations, &device.trace, &curves, incident.row));
         let mut evidence = Self {
@@ -75,12 +86,14 @@ impl<'a> Evidence<'a> {
             curves,
             incidents,
             incident,
+            waits: Waits::before(device, incident.row),
             memory,
             space,
             completed,
             ledger,
             refused,
             limit: None,
+            rise: samples.rise(),
             usable,
             deficit: None,
             trend,
@@ -112,6 +125,10 @@ impl<'a> Evidence<'a> {
         }
         let request = self.incident.request?;
         let reserved = self.reserved();
+        if let Some(limit) = noted_limit(self.device()) {
+            let is_below = self.ledger.capacity_bytes.is_none_or(|capacity| limit < capacity);
+            return (is_below && reserved.saturating_add(request.driver) > limit).then_some(limit);
+        }
         let most = self.curves.reserved[..=self.incident.row].iter().copied().max().unwrap_or(0);
         match self.incident.moment {
             Moment::OutOfMemory if self.refused && most < reserved.saturating_add(request.driver) => Some(reserved),
@@ -189,21 +206,65 @@ struct Known {
     capacity: Option<u64>,
     /// Free at the moment.
     free: Option<u64>,
-    /// Neither free nor the allocator's, at the end.
+    /// Neither free nor the allocator's, about then or at the end.
     other: Option<u64>,
 }
 
 impl Known {
-    /// What the caller says counts most, then the event, then the text of the error, then what the recorder noted.
-    fn of(device: &LoadedDevice, incident: &Incident, options: &Options) -> Self {
+    /// What the caller says counts most, then the event, then the text of the error, then what the recorder noted
+    /// nearest to the moment, then at the end.
+    fn of(device: &LoadedDevice, incident: &Incident, samples: Samples, options: &Options) -> Self {
         let (message, notes) = (options.message.as_ref(), device.notes.as_ref());
         let capacity = options.capacity_bytes.or(message.and_then(|message| message.capacity_bytes));
         let capacity = capacity.or(notes.and_then(|notes| notes.capacity_bytes));
         let free = incident.device_free.or(message.and_then(|message| message.free_bytes));
-        let other = notes.and_then(|notes| notes.other_bytes);
+        let other = samples.last.map(|sample| sample.fact.other_bytes()).or(notes.and_then(|notes| notes.other_bytes));
         // No device has more.
         let [capacity, free, other] = [capacity, free, other].map(|bytes| bytes.map(|bytes| bytes.min(MOST_BYTES)));
         Self { capacity, free, other }
+    }
+}
+
+/// The most that the allocator may hold, if the recorder noted it; without a limit it is what the device has.
+fn noted_limit(device: &LoadedDevice) -> Option<u64> {
+    device.notes.as_ref()?.limit_bytes
+}
+
+/// How memory outside of the allocator went up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Rise {
+    pub(super) from_bytes: u64,
+    pub(super) to_bytes: u64,
+    pub(super) took_us: u64,
+}
+
+impl Rise {
+    pub(super) fn bytes(self) -> u64 {
+        self.to_bytes - self.from_bytes
+    }
+}
+
+/// What the device said of its memory: the first time, and the last time up to the moment, or the first time behind it.
+#[derive(Clone, Copy)]
+struct Samples<'a> {
+    first: Option<&'a Noted<DeviceMemory>>,
+    last: Option<&'a Noted<DeviceMemory>>,
+}
+
+impl<'a> Samples<'a> {
+    fn before(device: &'a LoadedDevice, incident: &Incident) -> Self {
+        let Some(notes) = &device.notes else { return Self { first: None, last: None } };
+        let until = device.trace.times_us().get(incident.row).copied().unwrap_or(u64::MAX);
+        let up_to = notes.device_memory.partition_point(|sample| sample.time_us <= until);
+        let last = notes.device_memory[..up_to].last().or(notes.device_memory.get(up_to));
+        Self { first: notes.device_memory.first(), last }
+    }
+
+    fn rise(self) -> Option<Rise> {
+        let (first, last) = (self.first?, self.last?);
+        let (from_bytes, to_bytes) = (first.fact.other_bytes(), last.fact.other_bytes());
+        let took_us = last.time_us.saturating_sub(first.time_us);
+        (to_bytes > from_bytes).then_some(Rise { from_bytes, to_bytes, took_us })
     }
 }
 

@@ -220,6 +220,9 @@ pub struct PendingStream {
     pub bytes: u64,
     /// Blocks.
     pub blocks: u64,
+    /// What of the stream is waited for, and how far it is, if the recorder noted it: `up to position 12, behind open
+    /// stream 3 (nccl)`.
+    pub fence: Option<String>,
 }
 
 /// How live memory went up, from iteration to iteration.

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use crate::{
-    Block, BlockState, DeviceNotes, Noted, Segment, SegmentKind, StackId, Stage, WriteError,
+    Block, BlockState, DeviceNotes, Noted, PendingWait, Segment, SegmentKind, StackId, Stage, WriteError,
     pickle::{self, Memo, Pickle, Word},
 };
 
@@ -181,6 +181,7 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
         let known = [
             ("capacity_bytes", notes.capacity_bytes),
             ("other_bytes", notes.other_bytes),
+            ("limit_bytes", notes.limit_bytes),
             ("history_capacity_bytes", Some(notes.history_capacity_bytes)),
             ("history_dropped", Some(notes.history_dropped)),
         ];
@@ -217,6 +218,12 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
             writer.number(Word::Stream, fact.stream)?;
             writer.number(Word::ForStream, fact.for_stream)
         })?;
+        self.noted("awaited", &notes.awaited, Self::pending_wait)?;
+        self.noted("device_memory", &notes.device_memory, |writer, fact| {
+            writer.number(Word::TotalBytes, fact.total_bytes)?;
+            writer.number(Word::FreeBytes, fact.free_bytes)?;
+            writer.number(Word::HeldBytes, fact.held_bytes)
+        })?;
         self.pickle.end_dict()
     }
 
@@ -233,11 +240,20 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
         self.pickle.text("pending_waits")?;
         self.list(&notes.pending_waits, |writer, wait| {
             writer.pickle.begin_dict()?;
-            writer.number(Word::Addr, wait.address)?;
-            writer.number(Word::Stream, wait.stream)?;
-            writer.number(Word::Position, wait.position)?;
+            writer.pending_wait(wait)?;
             writer.pickle.end_dict()
         })
+    }
+
+    fn pending_wait(&mut self, wait: &PendingWait) -> Written {
+        self.number(Word::Addr, wait.address)?;
+        self.number(Word::Stream, wait.stream)?;
+        self.number(Word::Position, wait.position)?;
+        if let Some(fence) = wait.fence {
+            self.pickle.word(Word::Fence)?;
+            self.pickle.text(fence.name())?;
+        }
+        wait.held_by.map_or(Ok(()), |stream| self.number(Word::HeldBy, stream))
     }
 
     fn noted<T>(

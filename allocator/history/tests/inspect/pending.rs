@@ -59,7 +59,7 @@ fn the_event_that_is_waited_for_is_named() {
     let addresses: Vec<u64> = blocks.map(|block| block.address).collect();
     let notes = &mut snapshot.devices[0].notes;
     notes.streams = vec![StreamName { stream: 2, name: "copies".to_owned() }];
-    let wait = |address, position| PendingWait { address, stream: 2, position };
+    let wait = |address, position| PendingWait { address, stream: 2, position, fence: None, held_by: None };
     notes.pending_waits = vec![wait(addresses[0], 41), wait(addresses[1], 44)];
     let loaded = read::read(&own::written(&snapshot), &read::Options::default()).expect("it is a snapshot");
     let pending = At::of(&loaded, 0, &When::End).expect("it is there").pending();
@@ -70,7 +70,8 @@ fn the_event_that_is_waited_for_is_named() {
     assert_eq!((group.site.blocks, events), (2, vec![(41, 44)]));
     let last = loaded.devices[0].trace.len() - 1;
     let before = At::of(&loaded, 0, &When::Event(last)).expect("it is there").pending();
-    assert!(before.groups[0].events.is_empty(), "what is waited for is known of the end alone");
+    let events: Vec<_> = before.groups[0].events.iter().map(|event| event.last_position).collect();
+    assert_eq!(events, [41], "the first has waited since then");
 }
 
 #[test]

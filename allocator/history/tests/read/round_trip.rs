@@ -1,8 +1,8 @@
 //! What this project writes is read as it was.
 
 use highwater_history::{
-    AllocatorSettings, Annotation, BlockState, DeviceHistory, Frame, Noted, PendingWait, Snapshot, StackId, Stage,
-    StreamName, TraceAction, TraceEvent,
+    AllocatorSettings, Annotation, BlockState, DeviceHistory, DeviceMemory, FenceState, Frame, Noted, PendingWait,
+    Snapshot, StackId, Stage, StreamName, TraceAction, TraceEvent,
     read::{EventAction, Loaded, LoadedDevice, Options, Setting, TextId, read},
 };
 use proptest::prelude::*;
@@ -85,6 +85,8 @@ fn unload_device(device: &LoadedDevice, stack: &mut impl FnMut(StackId) -> Stack
     notes.rungs.iter_mut().for_each(|note| place(&mut note.stack));
     notes.stalls.iter_mut().for_each(|note| place(&mut note.stack));
     notes.waits_inserted.iter_mut().for_each(|note| place(&mut note.stack));
+    notes.awaited.iter_mut().for_each(|note| place(&mut note.stack));
+    notes.device_memory.iter_mut().for_each(|note| place(&mut note.stack));
     DeviceHistory { segments, trace, notes }
 }
 
@@ -143,7 +145,14 @@ fn everything_that_can_be_written_comes_back() {
     notes.name = "gpu — ünïcode".into();
     (notes.capacity_bytes, notes.other_bytes) = (Some(80 << 30), Some(1 << 30));
     notes.streams = vec![StreamName { stream: 7, name: "comm".into() }];
-    notes.pending_waits = vec![PendingWait { address: 1 << 40, stream: 7, position: 99 }];
+    notes.limit_bytes = Some(40 << 30);
+    let wait = PendingWait { address: 1 << 40, stream: 7, position: 99, fence: None, held_by: None };
+    notes.pending_waits = vec![wait];
+    let states = [FenceState::Unrecorded, FenceState::Recorded, FenceState::Complete];
+    let awaited = states.map(|state| PendingWait { fence: Some(state), held_by: Some(u64::from(state as u8)), ..wait });
+    notes.awaited = awaited.map(|fact| Noted { time_us: 5, stack: StackId::EMPTY, span: 1, fact }).into();
+    let fact = DeviceMemory { total_bytes: 80 << 30, free_bytes: 1 << 30, held_bytes: 50 << 30 };
+    notes.device_memory = vec![Noted { time_us: 6, stack: StackId::EMPTY, span: 0, fact }];
     let loaded = comes_back(&snapshot);
     let Noted { fact, .. } = loaded.devices[0].notes.as_ref().expect("written").stalls[0];
     assert_eq!(fact.stall_ns, 1_000_000);

@@ -90,7 +90,7 @@ fn furnish(snapshot: &mut Snapshot) {
         name: "simulated".into(),
         capacity_bytes: Some(141 << 30),
         streams: vec![StreamName { stream: 1, name: "é".repeat(200) }],
-        pending_waits: vec![PendingWait { address: 2, stream: 3, position: 4 }],
+        pending_waits: vec![PendingWait { address: 2, stream: 3, position: 4, fence: None, held_by: None }],
         ..notes
     };
 }

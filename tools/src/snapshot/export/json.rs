@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use highwater::history::inspect::{frame_text, site_text};
 use highwater::history::read::{Loaded, LoadedDevice, Setting, TextId};
-use highwater::history::{Block, BlockState, DeviceNotes, Noted, Segment, StackId, Stage};
+use highwater::history::{Block, BlockState, DeviceNotes, FenceState, Noted, PendingWait, Segment, StackId, Stage};
 use serde_json::{Value, json};
 
 use super::super::input::Opened;
@@ -64,6 +64,8 @@ pub(super) fn stacks(loaded: &Loaded) -> Vec<StackId> {
             used.extend(notes.rungs.iter().map(|note| note.stack));
             used.extend(notes.stalls.iter().map(|note| note.stack));
             used.extend(notes.waits_inserted.iter().map(|note| note.stack));
+            used.extend(notes.awaited.iter().map(|note| note.stack));
+            used.extend(notes.device_memory.iter().map(|note| note.stack));
         }
     }
     used.sort_unstable();
@@ -166,17 +168,25 @@ fn notes(notes: &DeviceNotes) -> Value {
         });
         told.collect()
     }
-    let waits = notes.pending_waits.iter();
-    let waits = waits.map(|wait| json!({ "address": wait.address, "stream": wait.stream, "position": wait.position }));
+    let wait = |wait: &PendingWait| {
+        json!({
+            "address": wait.address,
+            "stream": wait.stream,
+            "position": wait.position,
+            "fence": wait.fence.map(FenceState::name),
+            "held_by": wait.held_by,
+        })
+    };
     let streams = notes.streams.iter().map(|stream| json!({ "stream": stream.stream, "name": stream.name }));
     json!({
         "name": notes.name,
         "capacity_bytes": notes.capacity_bytes,
         "other_bytes": notes.other_bytes,
+        "limit_bytes": notes.limit_bytes,
         "history_capacity_bytes": notes.history_capacity_bytes,
         "history_dropped": notes.history_dropped,
         "streams": streams.collect::<Vec<_>>(),
-        "pending_waits": waits.collect::<Vec<_>>(),
+        "pending_waits": notes.pending_waits.iter().map(wait).collect::<Vec<_>>(),
         "stream_uses": noted(&notes.stream_uses, |fact| {
             json!({ "address": fact.address, "stream": fact.stream, "exact": fact.exact })
         }),
@@ -189,6 +199,14 @@ fn notes(notes: &DeviceNotes) -> Value {
         "stalls": noted(&notes.stalls, |fact| json!({ "stream": fact.stream, "stall_ns": fact.stall_ns })),
         "waits_inserted": noted(&notes.waits_inserted, |fact| {
             json!({ "stream": fact.stream, "for_stream": fact.for_stream })
+        }),
+        "awaited": noted(&notes.awaited, wait),
+        "device_memory": noted(&notes.device_memory, |fact| {
+            json!({
+                "total_bytes": fact.total_bytes,
+                "free_bytes": fact.free_bytes,
+                "held_bytes": fact.held_bytes,
+            })
         }),
     })
 }

@@ -17,7 +17,9 @@ pub(super) fn limit(e: &Evidence) -> Option<Finding> {
     }
     let fits = e.refused && e.deficit != Some(0);
     let finding = e.found(Cause::H1, free, fits, "memory beyond the limit was reserved before, or nobody has set one");
-    let about = if e.message.is_some_and(|message| message.allowed_bytes.is_some()) { "" } else { "about " };
+    let told = e.message.is_some_and(|message| message.allowed_bytes.is_some());
+    let noted = e.device().notes.as_ref().is_some_and(|notes| notes.limit_bytes.is_some());
+    let about = if told || noted { "" } else { "about " };
     Some(
         finding
             .says(format!("{} were free on the device when the request was refused", size(free)))

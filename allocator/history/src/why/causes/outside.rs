@@ -1,8 +1,9 @@
 //! E: memory that is not the allocator's.
 
 use super::advice;
+use super::streams::time;
 use crate::why::counterfactuals::CONTEXT_BYTES;
-use crate::why::evidence::Evidence;
+use crate::why::evidence::{Evidence, Rise};
 use crate::why::verdict::{Cause, Finding, Moment, size};
 
 /// From which part of the device, and from how many bytes, memory outside of the allocator is worth a word.
@@ -39,24 +40,43 @@ pub(super) fn other_process(e: &Evidence) -> Option<Finding> {
 
 /// E2: libraries, contexts and mappings of this process.
 pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
-    let outside = outside(e)?;
+    let whole = e.ledger.capacity_bytes?;
+    let rise = e.rise.filter(|rise| rise.bytes() > whole / 50 && e.matters(rise.bytes()));
+    let outside = outside(e).or(rise.map(|rise| rise.to_bytes))?;
     let others: u64 = e.message.map_or(0, |message| message.processes.iter().map(|process| process.bytes).sum());
-    let own = outside.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
-    if own == 0 || e.incident.moment == Moment::OutOfMemory && 2 * own < outside {
+    let rest = outside.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
+    let own = rest.max(rise.map_or(0, Rise::bytes));
+    if own == 0 || e.incident.moment == Moment::OutOfMemory && rise.is_none() && 2 * own < outside {
         return None;
     }
-    let finding = e.found(Cause::E2, own, sufficient(e), "the device's tools show that another process has it (E1)");
-    let whole = e.ledger.capacity_bytes.unwrap_or(0);
-    Some(
-        finding
-            .says(format!(
-                "{} of {} are neither the allocator's nor free; a context takes about {}",
-                size(outside),
-                size(whole),
-                size(CONTEXT_BYTES)
-            ))
-            .advises(own, advice::OUTSIDE),
-    )
+    let fits = sufficient(e);
+    let finding = e.found(Cause::E2, own, fits, "the device's tools show that another process has it (E1)");
+    let finding = finding
+        .says(format!(
+            "{} of {} are neither the allocator's nor free; a context takes about {}",
+            size(outside),
+            size(whole),
+            size(CONTEXT_BYTES)
+        ))
+        .says_if(rise.map(|rise| {
+            format!(
+                "it was {} when recording began, and has grown by {} in {}",
+                size(rise.from_bytes),
+                size(rise.bytes()),
+                time(rise.took_us)
+            )
+        }))
+        .says_if(rise.and_then(|rise| ends(e, rise)));
+    // Both ends were measured.
+    let finding = if rise.is_some() && fits { finding.with_confidence(1.0) } else { finding };
+    Some(finding.advises(own, advice::OUTSIDE))
+}
+
+/// When there will be no memory left, if it goes on so.
+fn ends(e: &Evidence, rise: Rise) -> Option<String> {
+    let left = e.headroom().filter(|_| e.incident.moment == Moment::End)?;
+    let us = (left as f64 / rise.bytes() as f64 * rise.took_us as f64) as u64;
+    Some(format!("{} are left: at this rate for {}", size(left), time(us)))
 }
 
 /// E3: a library found nothing left, because so much is cached.

@@ -33,10 +33,28 @@ pub(super) fn other_stream(e: &Evidence) -> Option<Finding> {
         finding = finding.says(format!("{name} has {} free, the largest piece {}", size(bytes), size(largest)));
     }
     let asked = stream_name(e.device(), request.domain.stream);
-    Some(finding.says(format!("the request is {asked}'s, which may not have it")).advises(
-        cf.gained_bytes,
-        "allocate on one stream and use the memory on others; or empty_cache where the phase changes",
-    ))
+    let finding = finding.says(format!("the request is {asked}'s, which may not have it"));
+    Some(match lending(e) {
+        Some(false) => finding
+            .says("lending is off (lending:False): free memory stays with its stream".into())
+            .with_confidence(1.0)
+            .advises(cf.gained_bytes, "set lending:True, which is the default"),
+        Some(true) => finding
+            .says("free memory is lent between streams: its last uses were not over, or behind an open stream".into())
+            .advises(cf.gained_bytes, "let the stream that has it come before the request, by a fence of the program"),
+        None => finding.advises(
+            cf.gained_bytes,
+            "allocate on one stream and use the memory on others; or empty_cache where the phase changes",
+        ),
+    })
+}
+
+/// Whether this project's allocator lends free memory of a stream to others; `None` if another one wrote the snapshot.
+fn lending(e: &Evidence) -> Option<bool> {
+    let settings = &e.loaded.recorder.as_ref()?.settings;
+    let text = |id| e.loaded.symbols.text(id);
+    let value = settings.iter().find(|(name, _)| text(*name) == "lending").map(|&(_, value)| text(value))?;
+    Some(value == "True")
 }
 
 /// D2: private pools, such as those of graphs.

@@ -1,13 +1,20 @@
 //! C: memory that was freed, and that work of other streams holds.
 
-use crate::StackId;
+use std::collections::BTreeMap;
+
 use crate::read::EventAction;
+use crate::{FenceState, PendingWait, StackId};
 
 use super::advice;
 use crate::state::failures;
+use crate::state::pending::stream_name;
 use crate::state::sites;
+use crate::state::space::Space;
 use crate::why::evidence::Evidence;
+use crate::why::pending;
 use crate::why::verdict::{Cause, Finding, Moment, size};
+
+const AGAIN: &str = "try once more when it fails; a later version searches again by itself";
 
 /// Ages of the pending blocks in microseconds, ascending.
 fn ages(e: &Evidence) -> Vec<u64> {
@@ -32,9 +39,10 @@ pub(super) fn held(e: &Evidence) -> Option<Finding> {
         "{} in {blocks} blocks are freed by the program, and held by work on other streams",
         size(pending)
     ));
-    for stream in crate::why::pending::by_stream(e).iter().take(3) {
+    for stream in pending::by_stream(e).iter().take(3) {
         let which = if stream.waited_for { "waits for" } else { "belongs to" };
-        finding = finding.says(format!("{} of it {which} {}", size(stream.bytes), stream.stream));
+        let fence = stream.fence.as_ref().map_or(String::new(), |fence| format!(", {fence}"));
+        finding = finding.says(format!("{} of it {which} {}{fence}", size(stream.bytes), stream.stream));
     }
     if let [youngest, .., oldest] = ages(e)[..] {
         finding = finding.says(format!("it was freed {} to {} before", time(youngest), time(oldest)));
@@ -49,7 +57,8 @@ pub(super) fn held(e: &Evidence) -> Option<Finding> {
         finding = finding
             .says(format!("the host waited for it {waits} times, {} in all; then requests went on", time(waited)));
     }
-    if e.device().notes.as_ref().is_some_and(|notes| !notes.stream_uses.is_empty()) && fits {
+    let noted = e.device().notes.as_ref().is_some_and(|notes| !notes.stream_uses.is_empty());
+    if fits && (noted || pending::is_exact(e)) {
         finding = finding.with_confidence(1.0);
     }
     Some(finding.advises(pending, advice::HELD))
@@ -58,23 +67,40 @@ pub(super) fn held(e: &Evidence) -> Option<Finding> {
 /// C2: pending blocks complete in bursts: their own work was long over, and they stood behind one that was not.
 pub(super) fn behind_one(e: &Evidence) -> Option<Finding> {
     let pending = e.counterfactuals.pending.gained_bytes;
-    let fits = e.counterfactuals.pending.fits == Some(true);
-    let burst = burst_after(e)?;
-    if pending == 0 || e.deficit == Some(0) || !fits {
+    if pending == 0 || e.deficit == Some(0) || e.counterfactuals.pending.fits != Some(true) {
         return None;
     }
     let finding = e.found(Cause::C2, pending, true, "the blocks complete one by one, as their work ends (C1)");
-    Some(
-        finding
-            .says(format!(
-                "{} are pending; {} blocks of it completed within {}, though they were freed over {}",
-                size(pending),
-                burst.blocks,
-                time(burst.took_us),
-                time(burst.freed_over_us)
-            ))
-            .advises(pending, "bound what runs ahead of the one long operation (collectives in flight)"),
-    )
+    let finding = match (held_up_by(e), burst_after(e)) {
+        (Some(holder), _) => finding.with_confidence(1.0).says(format!(
+            "{} are pending; all of it comes after work of open {} that is not complete, though other streams used it",
+            size(pending),
+            stream_name(e.device(), holder)
+        )),
+        (None, Some(burst)) => finding.says(format!(
+            "{} are pending; {} blocks of it completed within {}, though they were freed over {}",
+            size(pending),
+            burst.blocks,
+            time(burst.took_us),
+            time(burst.freed_over_us)
+        )),
+        (None, None) => return None,
+    };
+    Some(finding.advises(pending, "bound what runs ahead of the one long operation (collectives in flight)"))
+}
+
+/// The one open stream that holds up all that is waited for, if what is waited for is work of others.
+fn held_up_by(e: &Evidence) -> Option<u64> {
+    if !pending::is_exact(e) {
+        return None;
+    }
+    let open = || {
+        let waits = pending::blocks(e).flat_map(|(address, _)| e.waits.exact(*address));
+        waits.filter(|wait| wait.fence != Some(FenceState::Complete))
+    };
+    let holder = open().next()?.held_by?;
+    let behind = open().any(|wait| wait.stream != holder);
+    (open().all(|wait| wait.held_by == Some(holder)) && behind).then_some(holder)
 }
 
 struct Burst {
@@ -108,10 +134,18 @@ fn burst_after(e: &Evidence) -> Option<Burst> {
     all.then_some(Burst { blocks: ends.len() as u64, took_us, freed_over_us })
 }
 
-/// C3: right after the failure the same request succeeded, with memory that had been pending.
+/// C3: what was pending was over when the request failed; or right after the failure the same request succeeded, with
+/// memory that had been pending.
 pub(super) fn spurious(e: &Evidence) -> Option<Finding> {
     use EventAction::*;
     let request = e.incident.request?;
+    if let Some(over) = over(e) {
+        let refuted = "the fences that were waited for were not complete then";
+        let finding = e.found(Cause::C3, over, true, refuted).with_confidence(1.0);
+        let told =
+            format!("{} were pending, and all that they waited for was complete when the request failed", size(over));
+        return Some(finding.says(told).advises(request.bytes, AGAIN));
+    }
     if e.incident.moment != Moment::OutOfMemory || e.counterfactuals.pending.fits != Some(true) {
         return None;
     }
@@ -135,8 +169,25 @@ pub(super) fn spurious(e: &Evidence) -> Option<Finding> {
                 size(completed),
                 size(request.bytes)
             ))
-            .advises(request.bytes, "try once more when it fails; a later version searches again by itself"),
+            .advises(request.bytes, AGAIN),
     )
+}
+
+/// Bytes of pending blocks all of whose fences were complete at the failure, if the request would have fitted with them.
+fn over(e: &Evidence) -> Option<u64> {
+    let complete = |wait: &PendingWait| wait.fence == Some(FenceState::Complete);
+    let is_over = |address: u64| {
+        let waits = e.waits.exact(address);
+        !waits.is_empty() && waits.iter().all(complete)
+    };
+    let over: BTreeMap<u64, u64> = pending::blocks(e)
+        .filter(|(address, _)| is_over(**address))
+        .map(|(&address, held)| (address, held.bytes))
+        .collect();
+    let request = e.incident.request.filter(|_| !over.is_empty() && e.incident.moment == Moment::OutOfMemory)?;
+    let space = Space::without(&e.memory, |address| over.contains_key(&address));
+    let fits = |space: &Space| space.fits(&e.rules, &request, e.usable);
+    (fits(&space) && !fits(&e.space)).then(|| over.values().sum())
 }
 
 /// Microseconds for people.
