@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
 use highwater_device::{Device, HostMemory};
-use highwater_history::Context;
+use highwater_history::{Action, Context};
 
 use crate::error::{Error, SettingsError, StreamError};
 use crate::shared::Shared;
@@ -29,6 +29,7 @@ impl Allocator {
     ///
     /// # Errors
     /// When the variable holds something that is not valid, or the device does not tell its memory.
+    #[track_caller]
     pub fn new(device: Arc<dyn Device>) -> Result<Self, Error> {
         Ok(Self::with_settings(device, Settings::from_environment()?)?)
     }
@@ -37,11 +38,15 @@ impl Allocator {
     ///
     /// # Errors
     /// When the device does not tell its memory.
+    #[track_caller]
     pub fn with_settings(device: Arc<dyn Device>, settings: Settings) -> Result<Self, SettingsError> {
-        let total = device.memory_info().map_err(|source| SettingsError::Device { source })?.total;
-        let limit = settings.limit_bytes(total);
+        let info = device.memory_info().map_err(|source| SettingsError::Device { source })?;
+        let limit = settings.limit_bytes(info.total);
         let shared = Arc::new(Shared::new(device, settings, limit));
         let default_stream = Stream::default_of(&shared);
+        // What others take later is told beside it.
+        let action = Action::DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes: 0 };
+        default_stream.slot().station.enter().note(shared.device.now_ns(), action, Context::here());
         Ok(Allocator { shared, default_stream })
     }
 

@@ -20,6 +20,9 @@ use crate::slot::Slot;
 
 pub(crate) type Inside<'a> = highwater_core::StationGuard<'a, HeapState, FreeMessage>;
 
+/// Most things that pending blocks wait for that are noted of one failure.
+const MOST_AWAITED: usize = 1024;
+
 /// The heap, and the request's place in it if it has one.
 pub(crate) type Room<'a> = (Inside<'a>, Option<Placement>);
 
@@ -362,6 +365,7 @@ impl<'a> Climb<'a> {
             requested: self.requested,
             stream: self.slot.name().to_string(),
             capacity: shared.ledger.limit(),
+            device_total: shared.device.properties().total_bytes,
             physical: 0,
             live: 0,
             live_by_stream: Vec::new(),
@@ -380,7 +384,11 @@ impl<'a> Climb<'a> {
                 None => format!("no more than {} bytes can ever be mapped", shared.ledger.limit()),
             },
             snapshot: None,
+            cause: None,
         };
+        let (time_ns, context) = (shared.device.now_ns(), self.context);
+        let gate = shared.gate();
+        let mut left = MOST_AWAITED;
         let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();
         for slot in shared.slots() {
@@ -403,6 +411,7 @@ impl<'a> Climb<'a> {
                 let stream = slot.name().to_string();
                 report.cached_by_stream.push(StreamBytes { stream, bytes: books.cached });
             }
+            left -= shared.note_awaited(gate.as_ref(), &mut inside, (time_ns, context), left);
             if slot.index == self.slot.index {
                 report.largest_free = inside.heap.largest_free();
                 let action = Action::OutOfMemory {
@@ -410,16 +419,18 @@ impl<'a> Climb<'a> {
                     stream: u64::from(slot.index.0),
                     device_free_bytes: device_free.unwrap_or(0),
                 };
-                inside.note(shared.device.now_ns(), action, self.context);
+                inside.note(time_ns, action, context);
+                shared.note_device_memory(&mut inside, time_ns, context);
             }
         }
+        drop(gate);
         report.physical += report.stray;
         (report.live_sites, report.live_blocks_unseen) = holders.largest();
         report.pending_by_stream = pending_by_stream
             .into_iter()
             .map(|(stream, bytes)| StreamBytes { stream: shared.slot(stream).name().to_string(), bytes })
             .collect();
-        report.snapshot = shared.write_black_box();
+        (report.snapshot, report.cause) = shared.tell_failure();
         AllocError::OutOfMemory(Box::new(report))
     }
 }

@@ -253,6 +253,32 @@ pub struct LiveSite {
     pub bytes: u64,
 }
 
+/// Why a request failed, as `highwater why` tells it of a snapshot taken at the failure: the cause to look at first.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cause {
+    /// What it is called, e.g. `F1`.
+    pub id: String,
+    /// What it means, in a few words.
+    pub title: &'static str,
+    /// Bytes that it accounts for.
+    pub bytes: u64,
+    /// Whether the request would have fitted without it.
+    pub sufficient: bool,
+    /// What was measured.
+    pub evidence: String,
+    /// What to do about it, with its bytes.
+    pub advice: Option<String>,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cause { id, title, bytes, sufficient, evidence, advice } = self;
+        let sufficient = if *sufficient { "sufficient, " } else { "" };
+        write!(f, "cause {id}, {title} ({sufficient}explains {}): {evidence}", Size(*bytes))?;
+        advice.as_ref().map_or(Ok(()), |advice| write!(f, "; to do: {advice}"))
+    }
+}
+
 /// What was where when a request could not be met. All sizes are bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OutOfMemory {
@@ -262,6 +288,8 @@ pub struct OutOfMemory {
     pub stream: String,
     /// The most that the allocator may hold: the device's memory, or the limit that was set.
     pub capacity: u64,
+    /// Memory of the device.
+    pub device_total: u64,
     /// Held by the allocator: `live + rounding + pending + cached + stray`.
     pub physical: u64,
     /// In use, as asked for.
@@ -294,6 +322,8 @@ pub struct OutOfMemory {
     /// The snapshot that was written at the error, or why it could not be
     /// ([`black_box`](crate::SettingsBuilder::black_box)).
     pub snapshot: Option<Result<PathBuf, String>>,
+    /// Why, if that can be told (feature `why`; of the first 16 failures of an allocator).
+    pub cause: Option<Cause>,
 }
 
 impl fmt::Display for OutOfMemory {
@@ -303,13 +333,18 @@ impl fmt::Display for OutOfMemory {
                 list.iter().map(|entry| format!("{} {}", entry.stream, Size(entry.bytes))).collect();
             if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
         };
+        let limit = match self.capacity < self.device_total {
+            true => format!(", {} allowed,", Size(self.capacity)),
+            false => String::new(),
+        };
         write!(
             f,
-            "out of memory: {} requested on stream {:?}; of {} capacity {} are live{}, {} rounding, {} pending{}, \
+            "out of memory: {} requested on stream {:?}; of {} capacity{} {} are live{}, {} rounding, {} pending{}, \
              {} cached{} (largest free piece of the stream {})",
             Size(self.requested),
             self.stream,
-            Size(self.capacity),
+            Size(self.device_total.max(self.capacity)),
+            limit,
             Size(self.live),
             by_stream(&self.live_by_stream),
             Size(self.rounding),
@@ -327,6 +362,9 @@ impl fmt::Display for OutOfMemory {
         }
         write!(f, "; {}", self.refused)?;
         self.write_sites(f)?;
+        if let Some(cause) = &self.cause {
+            write!(f, "; {cause}")?;
+        }
         match &self.snapshot {
             Some(Ok(path)) => write!(f, "; highwater why {} tells more", path.display()),
             Some(Err(why)) => write!(f, "; no snapshot of it could be written: {why}"),

@@ -61,6 +61,8 @@ mod allocator;
 mod black_box;
 mod buffer;
 mod capture;
+#[cfg(feature = "why")]
+mod cause;
 mod climb;
 #[cfg(feature = "cuda")]
 pub mod cuda;
@@ -98,7 +100,9 @@ pub use allocator::{Allocator, PressureGuard};
 pub use buffer::{Buffer, View};
 pub use bytemuck::Pod;
 pub use capture::{Capture, Graph};
-pub use error::{AllocError, Error, LiveSite, OutOfMemory, PointerError, SettingsError, StreamBytes, StreamError};
+pub use error::{
+    AllocError, Cause, Error, LiveSite, OutOfMemory, PointerError, SettingsError, StreamBytes, StreamError,
+};
 pub use fence::Fence;
 pub use highwater_core::GaugeReading;
 pub use highwater_core::Policy;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, StreamIndex, Uses, Wait};
 use highwater_device::{DeviceResult, StreamId, Waited};
-use highwater_history::{Action, Context};
+use highwater_history::{Action, Context, FenceState};
 
 use crate::error::{Doing, StreamError};
 use crate::fence::{Point, Recorded};
@@ -256,6 +256,53 @@ impl Shared {
         slot.clock.completed() >= wait.position
     }
 
+    /// How far the fence is that covers what a block waits for, and the open stream that holds it up. The device is not
+    /// asked.
+    pub(crate) fn outlook_of(&self, wait: Wait) -> (FenceState, Option<StreamIndex>) {
+        let slot = self.slot(wait.stream);
+        if slot.clock.completed() >= wait.position {
+            return (FenceState::Complete, None);
+        }
+        match slot.clock.fence_covering(wait.position) {
+            Some(recorded) if recorded.is_over() => (FenceState::Complete, None),
+            Some(recorded) => (FenceState::Recorded, recorded.holds().first().map(|hold| hold.stream)),
+            None => (FenceState::Unrecorded, slot.openness.is_open().then_some(slot.index)),
+        }
+    }
+
+    /// Notes what the pending blocks of a heap wait for when a request has failed, `most` at most, and returns how many
+    /// that were. The fences are asked once more: what is over by then was no lack of memory.
+    pub(crate) fn note_awaited(
+        &self,
+        gate: Option<&Gate<'_>>,
+        state: &mut HeapState,
+        (time_ns, context): (u64, Context),
+        most: usize,
+    ) -> usize {
+        for wait in state.heap.awaited() {
+            if let Some(Err(error)) = gate.map(|gate| self.poll(gate, &self.slot(wait.stream))) {
+                tracing::warn!(%error, "asking for the progress of a stream failed; the history may call it incomplete");
+            }
+        }
+        let waits: Vec<(u64, Wait)> = state.heap.pending_waits().take(most).collect();
+        for &(address, wait) in &waits {
+            let (fence, open) = self.outlook_of(wait);
+            let (stream, position) = (u64::from(wait.stream.0), wait.position.0);
+            let held_by = open.map(|open| open.0);
+            state.note(time_ns, Action::Awaited { address, stream, position, fence, held_by }, context);
+        }
+        waits.len()
+    }
+
+    /// Notes what the device says of its memory, if it says it.
+    pub(crate) fn note_device_memory(&self, state: &mut HeapState, time_ns: u64, context: Context) {
+        if let Ok(info) = self.device.memory_info() {
+            let held_bytes = self.ledger.totals().physical.now;
+            let action = Action::DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes };
+            state.note(time_ns, action, context);
+        }
+    }
+
     /// Notes a host wait in the counters and in the history.
     pub(crate) fn note_stall(&self, state: &mut HeapState, slot: &Slot, start_ns: u64, context: Context) {
         let now = self.device.now_ns();
@@ -263,5 +310,7 @@ impl Shared {
         self.counts.host_stall_ns.fetch_add(now - start_ns, Ordering::Relaxed);
         let action = Action::Stall { stream: u64::from(slot.index.0), stall_ns: now - start_ns };
         state.note(now, action, context);
+        // Others may have taken memory meanwhile. It costs nothing beside the wait.
+        self.note_device_memory(state, now, context);
     }
 }

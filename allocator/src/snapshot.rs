@@ -4,8 +4,8 @@
 
 use highwater_core::{TileInfo, TileKind};
 use highwater_history::{
-    Action, Block, BlockState, Context, MappedRange, PendingWait, Record, Ring, Segment, Snapshot, StackId, StreamName,
-    merge,
+    Action, Block, BlockState, Context, DeviceMemory, MappedRange, Noted, PendingWait, Record, Ring, Segment, Snapshot,
+    StackId, StreamName, merge,
 };
 
 use crate::Allocator;
@@ -50,7 +50,7 @@ impl Shared {
         let mut parts = Parts::default();
         for slot in shared.slots() {
             let inside = slot.station.enter();
-            parts.add(&slot, &inside, snapshot);
+            parts.add(shared, &slot, &inside, snapshot);
         }
         let mark = Record { time_ns: device.now_ns(), action: Action::Snapshot, context };
         let mut records = merge(&parts.rings.iter().collect::<Vec<_>>());
@@ -58,14 +58,20 @@ impl Shared {
         records.push(mark);
         snapshot.add_records(index, records);
 
-        let history = &mut snapshot.devices[index];
         let segments = Segment::runs(parts.mapped, parts.blocks);
-        history.segments = segments.expect("tiles of heaps neither overlap nor leave what is mapped");
-        let (held, info) = (shared.ledger.physical().now, device.memory_info().ok());
+        let segments = segments.expect("tiles of heaps neither overlap nor leave what is mapped");
+        let (held_bytes, info) = (shared.ledger.physical().now, device.memory_info().ok());
+        let sample = info.map(|info| DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes });
+        let (stack, time_us) = (snapshot.stack_of(context), mark.time_ns / 1000);
+        let history = &mut snapshot.devices[index];
+        history.segments = segments;
         let notes = &mut history.notes;
         notes.name = device.properties().name.clone();
         notes.capacity_bytes = Some(device.properties().total_bytes);
-        notes.other_bytes = info.map(|info| (info.total - info.free).saturating_sub(held));
+        notes.other_bytes = sample.map(DeviceMemory::other_bytes);
+        notes.limit_bytes = Some(shared.ledger.limit());
+        notes.granularity_bytes = Some(device.properties().granularity_bytes);
+        notes.device_memory.extend(sample.map(|fact| Noted { time_us, stack, span: 0, fact }));
         notes.history_capacity_bytes = parts.rings.iter().map(|ring| ring.capacity_bytes() as u64).sum();
         notes.history_dropped = parts.rings.iter().map(Ring::dropped).sum();
         notes.streams = parts.streams;
@@ -75,7 +81,7 @@ impl Shared {
 }
 
 impl Parts {
-    fn add(&mut self, slot: &Slot, state: &HeapState, snapshot: &mut Snapshot) {
+    fn add(&mut self, shared: &Shared, slot: &Slot, state: &HeapState, snapshot: &mut Snapshot) {
         let stream = u64::from(slot.index.0);
         for run in state.heap.mapped_runs() {
             let (first, last) = (run[0], run[run.len() - 1]);
@@ -84,10 +90,12 @@ impl Parts {
             self.blocks.extend(run.iter().filter_map(|tile| block(tile, state, snapshot)));
         }
         for (address, wait) in state.heap.pending_waits() {
+            let (fence, open) = shared.outlook_of(wait);
             let (stream, position) = (u64::from(wait.stream.0), wait.position.0);
-            self.pending_waits.push(PendingWait { address, stream, position });
+            let (fence, held_by) = (Some(fence), open.map(|open| u64::from(open.0)));
+            self.pending_waits.push(PendingWait { address, stream, position, fence, held_by });
         }
-        self.streams.push(StreamName { stream, name: slot.name().to_string() });
+        self.streams.push(StreamName { stream, name: slot.name().to_string(), open: slot.openness.is_open() });
         self.rings.push(state.ring.clone());
     }
 }

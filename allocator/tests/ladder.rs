@@ -227,13 +227,16 @@ fn the_error_at_the_top_says_where_everything_is() {
     assert_eq!((report.pending, by(&report.pending_by_stream)), (6 * GRANULE, vec![("t".into(), 6 * GRANULE)]));
     assert_eq!((report.cached, by(&report.cached_by_stream)), (5 * GRANULE, vec![("u".into(), 5 * GRANULE)]));
     assert_eq!((report.largest_free, report.device_free), (0, Some(GRANULE)));
+    let cause = report.cause.as_ref().map_or(String::new(), |cause| format!("; {cause}"));
+    assert_eq!(cause.starts_with("; cause C1, freed memory that"), cfg!(feature = "why"), "{cause}");
     assert_eq!(
         report.to_string(),
         "out of memory: 512.00 KiB requested on stream \"s\"; of 1.00 MiB capacity 255.90 KiB are live (s 255.90 KiB), \
          100 B rounding, 384.00 KiB pending (t 384.00 KiB), 320.00 KiB cached (u 320.00 KiB) (largest free piece of \
          the stream 0 B); 64.00 KiB free on the device; 524288 more bytes would pass the limit (65536 are left below \
          it); most of what is live was asked for at "
-            .to_owned() + &format!("{}:{line} (255.90 KiB in 1 block on s)", file!())
+            .to_owned()
+            + &format!("{}:{line} (255.90 KiB in 1 block on s)", file!()) + &cause
     );
     drop((live, s, t, u));
     world.end();

@@ -22,3 +22,5 @@ mod snapshot;
 mod steady;
 mod turns;
 mod uses;
+#[cfg(feature = "why")]
+mod why;

@@ -12,7 +12,8 @@
 //! **The viewer's check** (feature [`viewer`]) does with a file what the viewer's page does, and says where it would
 //! stop.
 //!
-//! **The reader** (feature `read`) loads snapshots of any origin into columns, damaged ones as far as they go.
+//! **The reader** (feature `read`) loads snapshots of any origin into columns, damaged ones as far as they go. Compressed
+//! files take the feature `unpack`.
 //!
 //! **The analyser** (feature `why`) says why memory ran out, with the bytes.
 //!

@@ -220,6 +220,8 @@ pub struct DeviceNotes {
     pub other_bytes: Option<u64>,
     /// The most that the allocator may hold, bytes, if known (`limit_bytes`): the device's memory, or a limit that was set.
     pub limit_bytes: Option<u64>,
+    /// The unit in which memory is mapped, bytes, if known (`granularity_bytes`).
+    pub granularity_bytes: Option<u64>,
     /// Bytes that the rings of the device may take (`history_capacity_bytes`).
     pub history_capacity_bytes: u64,
     /// Records that the rings lost to newer ones (`history_dropped`).
@@ -267,6 +269,8 @@ pub struct StreamName {
     pub stream: u64,
     /// Its name, for people.
     pub name: String,
+    /// Whether its progress may depend on more than this device (another rank, the host), as far as that is known.
+    pub open: bool,
 }
 
 /// One thing that a freed block waits for.

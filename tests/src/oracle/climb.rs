@@ -449,6 +449,7 @@ impl Model {
             requested,
             stream: self.places[place].name.clone(),
             capacity: self.limit,
+            device_total: self.machine.total,
             physical: self.physical(),
             live,
             rounding,
@@ -466,6 +467,7 @@ impl Model {
             // Words are not predicted.
             refused: String::new(),
             snapshot: None,
+            cause: None,
         }
     }
 

@@ -501,6 +501,7 @@ fn refused(error: AllocError) -> Outcome {
         AllocError::OutOfMemory(mut report) => {
             report.refused.clear();
             report.live_sites.clear();
+            report.cause = None;
             Outcome::OutOfMemory(report)
         }
         AllocError::Device { source, .. } => fault(source),

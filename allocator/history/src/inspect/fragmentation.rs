@@ -184,7 +184,7 @@ impl At<'_> {
             domain.runs += 1;
             domain.largest_run_bytes = domain.largest_run_bytes.max(run.bytes);
             domain.empty_bytes = domain.empty_bytes.saturating_add(if run.whole { run.bytes } else { 0 });
-            domain.page_bytes = domain.page_bytes.saturating_add(run.page_bytes());
+            domain.page_bytes = domain.page_bytes.saturating_add(run.page_bytes(PAGE_BYTES));
         }
         let mut domains: Vec<_> = domains.into_values().collect();
         domains.sort_by_key(|domain| Reverse(domain.reserved_bytes));

@@ -84,6 +84,12 @@ pub enum ReadError {
         /// Of what.
         what: &'static str,
     },
+    /// The file is compressed, and the feature `unpack` is off.
+    #[error("the file is compressed ({format}), and this program reads plain ones: unpack it, or build with `unpack`")]
+    NotUnpacked {
+        /// Name of the compression.
+        format: &'static str,
+    },
     /// The compressed file is damaged.
     #[error("the {format} file is damaged: {error}; {unpacked_bytes} bytes could be unpacked")]
     Packed {
@@ -120,7 +126,7 @@ impl ReadError {
             | Self::TooMany { offset, .. }
             | Self::Inflated { offset, .. } => Some(offset),
             Self::NotAPickle(_) => Some(0),
-            Self::Packed { .. } | Self::TooLarge { .. } => None,
+            Self::NotUnpacked { .. } | Self::Packed { .. } | Self::TooLarge { .. } => None,
         }
     }
 

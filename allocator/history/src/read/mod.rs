@@ -24,6 +24,8 @@
 //! ```
 
 mod assemble;
+#[cfg(feature = "unpack")]
+mod decompress;
 mod error;
 mod event;
 mod heap;

@@ -116,6 +116,7 @@ impl Assembly {
                 words::NAME => notes.name = self.owned(value)?,
                 words::CAPACITY_BYTES => notes.capacity_bytes = Some(number(value, key)?),
                 words::OTHER_BYTES => notes.other_bytes = Some(number(value, key)?),
+                words::GRANULARITY_BYTES => notes.granularity_bytes = Some(number(value, key)?),
                 words::LIMIT_BYTES => notes.limit_bytes = Some(number(value, key)?),
                 words::HISTORY_CAPACITY_BYTES => notes.history_capacity_bytes = number(value, key)?,
                 words::HISTORY_DROPPED => notes.history_dropped = number(value, key)?,
@@ -123,7 +124,8 @@ impl Assembly {
                     for item in self.list(value, key)? {
                         let fields = self.fields(item)?;
                         let name = self.owned(fields.get(words::NAME).unwrap_or(Value::None))?;
-                        notes.streams.push(StreamName { stream: fields.bits(words::STREAM)?, name });
+                        let open = fields.get(words::OPEN).and_then(|value| truth(value).ok()).unwrap_or(false);
+                        notes.streams.push(StreamName { stream: fields.bits(words::STREAM)?, name, open });
                     }
                 }
                 words::PENDING_WAITS => {

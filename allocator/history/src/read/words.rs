@@ -105,6 +105,8 @@ words! {
     STALL_NS = "stall_ns",
     FOR_STREAM = "for_stream",
     LIMIT_BYTES = "limit_bytes",
+    GRANULARITY_BYTES = "granularity_bytes",
+    OPEN = "open",
     AWAITED = "awaited",
     FENCE = "fence",
     HELD_BY = "held_by",

@@ -26,6 +26,8 @@ pub(crate) const MOST_BYTES: u64 = 1 << 50;
 pub(crate) struct Rules {
     /// Whether this project's allocator wrote it, which maps pages and has no segment sizes.
     pub(crate) own: bool,
+    /// Bytes of a page, the unit in which memory is mapped.
+    pub(crate) page_bytes: u64,
     /// Whether segments grow by mapping pages.
     pub(crate) expandable: bool,
     /// Blocks of this size or more are neither split nor given to smaller requests, bytes.
@@ -52,6 +54,7 @@ impl Rules {
         }
         Self {
             own: loaded.recorder.is_some(),
+            page_bytes: noted_page(loaded).unwrap_or(PAGE_BYTES),
             expandable: matches!(loaded.setting("expandable_segments"), Some(Setting::Bool(true))),
             max_split_bytes: int("max_split_size").filter(|&bytes| bytes > 0),
             gc_threshold: match loaded.setting("garbage_collection_threshold") {
@@ -80,11 +83,11 @@ impl Rules {
     pub(crate) fn driver_bytes(&self, block: u64) -> u64 {
         let by_pages = self.own || self.expandable;
         if block <= SMALL_BYTES {
-            PAGE_BYTES
+            self.page_bytes.max(block.next_multiple_of(self.page_bytes))
         } else if block < MID_BYTES && !by_pages {
             LARGE_SEGMENT_BYTES
         } else {
-            block.next_multiple_of(PAGE_BYTES)
+            block.next_multiple_of(self.page_bytes)
         }
     }
 
@@ -102,12 +105,25 @@ impl Rules {
     }
 }
 
+/// The granularity of the devices, if the recorder noted it.
+fn noted_page(loaded: &Loaded) -> Option<u64> {
+    let noted = loaded.devices.iter().filter_map(|device| device.notes.as_ref()?.granularity_bytes).max()?;
+    Some(noted.clamp(BLOCK_BYTES, MOST_BYTES))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn plain() -> Rules {
-        Rules { own: false, expandable: false, max_split_bytes: None, gc_threshold: 0.0, divisions: Vec::new() }
+        Rules {
+            own: false,
+            page_bytes: PAGE_BYTES,
+            expandable: false,
+            max_split_bytes: None,
+            gc_threshold: 0.0,
+            divisions: Vec::new(),
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::SegmentKind;
 
 use super::memory::{Held, Mapped, Memory};
-use super::rules::{PAGE_BYTES, Rules};
+use super::rules::Rules;
 
 /// What a request may be served from: segments of its pool, its stream and its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,10 +50,10 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Bytes of the whole pages in it.
-    pub(crate) fn page_bytes(&self) -> u64 {
-        let end = (self.start + self.bytes) / PAGE_BYTES * PAGE_BYTES;
-        end.saturating_sub(self.start.next_multiple_of(PAGE_BYTES))
+    /// Bytes of the whole pages in it, which have `page` bytes each.
+    pub(crate) fn page_bytes(&self, page: u64) -> u64 {
+        let end = (self.start + self.bytes) / page * page;
+        end.saturating_sub(self.start.next_multiple_of(page))
     }
 }
 
@@ -106,16 +106,16 @@ impl Space {
         self.sum(|run| run.whole && run.segment.pool == (0, 0))
     }
 
-    /// Bytes of whole pages that hold nothing: what mapping page by page could use anew.
-    pub(crate) fn page_bytes(&self) -> u64 {
-        self.runs.iter().filter(|run| run.segment.pool == (0, 0)).map(Run::page_bytes).sum()
+    /// Bytes of whole pages of `page` bytes that hold nothing: what mapping page by page could use anew.
+    pub(crate) fn page_bytes(&self, page: u64) -> u64 {
+        self.runs.iter().filter(|run| run.segment.pool == (0, 0)).map(|run| run.page_bytes(page)).sum()
     }
 
     /// Whether a request fits, in a run of its own domain or as a new segment, when the device has so much free.
     pub(crate) fn fits(&self, rules: &Rules, request: &Request, device_free: u64) -> bool {
         let serves = |run: &Run| request.domain.has(&run.segment) && rules.may_serve(run.bytes, request.block);
         let pages = rules.expandable || rules.own;
-        let returned = if pages { self.page_bytes() } else { self.returnable() };
+        let returned = if pages { self.page_bytes(rules.page_bytes) } else { self.returnable() };
         self.largest(serves) >= request.block || device_free.saturating_add(returned) >= request.driver
     }
 }

@@ -2,7 +2,6 @@
 
 use super::evidence::Evidence;
 use super::verdict::Counterfactual;
-use crate::state::rules::PAGE_BYTES;
 
 /// What a process takes on a device before it allocates anything: the context of the driver, about.
 pub(super) const CONTEXT_BYTES: u64 = 512 << 20;
@@ -70,8 +69,9 @@ impl Counterfactuals {
             completed.fits(rules, request, usable) && !space.fits(rules, request, usable)
         });
         set(&mut all.contiguous, own, &|request| own >= request.block);
-        set(&mut all.pages, space.page_bytes(), &|request| {
-            space.page_bytes().saturating_add(usable) >= request.block.next_multiple_of(PAGE_BYTES)
+        let pages = space.page_bytes(rules.page_bytes);
+        set(&mut all.pages, pages, &|request| {
+            pages.saturating_add(usable) >= request.block.next_multiple_of(rules.page_bytes)
         });
         set(&mut all.other_streams, space.sum(others), &|request| space.largest(others) >= request.block);
         set(&mut all.private, private, &|request| {

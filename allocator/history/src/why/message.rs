@@ -45,7 +45,54 @@ pub struct Message {
     pub own_process_bytes: Option<u64>,
     /// Other processes.
     pub processes: Vec<Process>,
+    /// The cause that the message tells (this project's messages).
+    pub cause: Option<Told>,
 }
+
+/// A cause that an error tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Told {
+    /// Which.
+    pub cause: Cause,
+    /// Whether the request would have fitted without it.
+    pub sufficient: bool,
+    /// Bytes that it accounts for.
+    pub bytes: u64,
+    /// What was measured.
+    pub evidence: String,
+    /// What to do about it.
+    pub advice: Option<String>,
+}
+
+impl Told {
+    /// The cause in the text of this project's error: `cause F1, a leak: … (sufficient, explains 3.00 MiB): what was
+    /// measured; to do: what`.
+    fn parse(text: &str) -> Option<Self> {
+        let text = &text[text.find("; cause ")? + "; cause ".len()..];
+        let cause = Cause::of_id(text.split(',').next()?)?;
+        let (head, rest) = text.split_once("): ")?;
+        let (_, measure) = head.rsplit_once('(')?;
+        let rest = rest.split("; highwater why ").next().unwrap_or(rest);
+        let rest = rest.split("; no snapshot of it could be written").next().unwrap_or(rest);
+        let (evidence, advice) = match rest.split_once("; to do: ") {
+            Some((evidence, advice)) => (evidence, Some(advice)),
+            None => (rest, None),
+        };
+        // A log goes on behind it.
+        let most = |text: &str| text.chars().take(MOST_TOLD).collect::<String>();
+        Some(Self {
+            cause,
+            sufficient: measure.starts_with("sufficient, "),
+            bytes: size_after(measure, "explains ")?,
+            evidence: most(evidence),
+            advice: advice.map(most),
+        })
+    }
+}
+
+/// Most characters of an error's text that are told again.
+const MOST_TOLD: usize = 500;
 
 /// A text that is no message of a known form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -75,13 +122,17 @@ impl Message {
     /// # Errors
     /// If no message is in it.
     pub fn parse(text: &str) -> Result<Self, MessageError> {
+        let whole = text;
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(start) = text.rfind("Tried to allocate ") {
             return Ok(Self::pytorch(&text[start..]));
         }
         if let Some(end) = text.rfind(" requested on stream ") {
             let start = text[..end].rfind("out of memory: ").ok_or(MessageError::NoMessage)?;
-            return Ok(Self::own(&text[start..]));
+            // The cause ends with its line, if the message was not broken into several.
+            let line = whole.lines().rfind(|line| line.contains(" requested on stream "));
+            let cause = line.and_then(Told::parse).or_else(|| Told::parse(&text[start..]));
+            return Ok(Self { cause, ..Self::own(&text[start..]) });
         }
         let bare = BARE.iter().find_map(|known| text.rfind(known));
         let start = bare.ok_or(MessageError::NoMessage)?;
@@ -123,6 +174,7 @@ impl Message {
             pending_bytes: size_before(text, " pending"),
             unallocated_bytes: size_before(text, " cached"),
             largest_run_bytes: size_after(text, "largest free piece of the stream "),
+            allowed_bytes: size_before(text, " allowed,"),
             ..Self::default()
         }
     }
@@ -238,7 +290,24 @@ impl Judge<'_> {
         if findings.is_empty() {
             findings.push(self.demand());
         }
+        if let Some(told) = self.told() {
+            // What the library measured at the failure comes before what its books leave to conclude.
+            findings.retain(|finding| finding.cause != told.cause);
+            findings.insert(0, told);
+        }
         findings
+    }
+
+    /// What the error itself says of the cause.
+    fn told(&self) -> Option<Finding> {
+        let told = self.message.cause.as_ref()?;
+        let advice = told.advice.as_ref().filter(|_| told.bytes > 0);
+        Some(Finding {
+            sufficient: told.sufficient,
+            confidence: if told.sufficient { 1.0 } else { 0.0 },
+            advice: advice.map(|text| Advice { bytes: told.bytes, text: text.clone() }).into_iter().collect(),
+            ..self.found(told.cause, told.bytes, told.evidence.clone(), "its snapshot (black_box) tells the rest", "")
+        })
     }
 
     /// H1, H2: the device has enough.

@@ -26,7 +26,7 @@ use crate::state::{curves, sites};
 use evidence::Evidence;
 
 pub use crate::state::pending::stream_name;
-pub use message::{Message, MessageError, Process};
+pub use message::{Message, MessageError, Process, Told};
 pub use ranks::{OddOne, odd_one_out};
 pub use verdict::{
     Advice, Cause, Counterfactual, Finding, Growth, Ledger, Moment, PendingStream, SiteBytes, Timeline, Verdict, size,

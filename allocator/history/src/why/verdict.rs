@@ -41,6 +41,15 @@ impl Cause {
         format!("{self:?}")
     }
 
+    /// The cause that is called so.
+    #[must_use]
+    pub fn of_id(id: &str) -> Option<Self> {
+        use Cause::*;
+        const ALL: [Cause; 23] =
+            [A1, A2, A3, B1, B2, B3, C1, C2, C3, D1, D2, D3, E1, E2, E3, F1, F2, F3, G1, G2, H1, H2, X];
+        ALL.into_iter().find(|cause| cause.id() == id)
+    }
+
     /// What it means, in a few words.
     #[must_use]
     pub const fn title(self) -> &'static str {

@@ -182,6 +182,7 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
             ("capacity_bytes", notes.capacity_bytes),
             ("other_bytes", notes.other_bytes),
             ("limit_bytes", notes.limit_bytes),
+            ("granularity_bytes", notes.granularity_bytes),
             ("history_capacity_bytes", Some(notes.history_capacity_bytes)),
             ("history_dropped", Some(notes.history_dropped)),
         ];
@@ -235,6 +236,10 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
             writer.number(Word::Stream, stream.stream)?;
             writer.pickle.word(Word::Name)?;
             writer.pickle.text(&stream.name)?;
+            if stream.open {
+                writer.pickle.text("open")?;
+                writer.pickle.bool(true)?;
+            }
             writer.pickle.end_dict()
         })?;
         self.pickle.text("pending_waits")?;

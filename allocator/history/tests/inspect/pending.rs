@@ -58,7 +58,7 @@ fn the_event_that_is_waited_for_is_named() {
     let blocks = snapshot.devices[0].segments[0].blocks.iter().filter(|block| block.state == BlockState::PendingFree);
     let addresses: Vec<u64> = blocks.map(|block| block.address).collect();
     let notes = &mut snapshot.devices[0].notes;
-    notes.streams = vec![StreamName { stream: 2, name: "copies".to_owned() }];
+    notes.streams = vec![StreamName { stream: 2, name: "copies".to_owned(), open: false }];
     let wait = |address, position| PendingWait { address, stream: 2, position, fence: None, held_by: None };
     notes.pending_waits = vec![wait(addresses[0], 41), wait(addresses[1], 44)];
     let loaded = read::read(&own::written(&snapshot), &read::Options::default()).expect("it is a snapshot");

@@ -144,8 +144,8 @@ fn everything_that_can_be_written_comes_back() {
     let notes = &mut snapshot.device_mut(2).notes;
     notes.name = "gpu — ünïcode".into();
     (notes.capacity_bytes, notes.other_bytes) = (Some(80 << 30), Some(1 << 30));
-    notes.streams = vec![StreamName { stream: 7, name: "comm".into() }];
-    notes.limit_bytes = Some(40 << 30);
+    notes.streams = vec![StreamName { stream: 7, name: "comm".into(), open: true }];
+    (notes.limit_bytes, notes.granularity_bytes) = (Some(40 << 30), Some(1 << 21));
     let wait = PendingWait { address: 1 << 40, stream: 7, position: 99, fence: None, held_by: None };
     notes.pending_waits = vec![wait];
     let states = [FenceState::Unrecorded, FenceState::Recorded, FenceState::Complete];

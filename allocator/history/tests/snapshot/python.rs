@@ -89,7 +89,7 @@ fn furnish(snapshot: &mut Snapshot) {
     snapshot.device_mut(0).notes = DeviceNotes {
         name: "simulated".into(),
         capacity_bytes: Some(141 << 30),
-        streams: vec![StreamName { stream: 1, name: "é".repeat(200) }],
+        streams: vec![StreamName { stream: 1, name: "é".repeat(200), open: false }],
         pending_waits: vec![PendingWait { address: 2, stream: 3, position: 4, fence: None, held_by: None }],
         ..notes
     };

@@ -86,6 +86,28 @@ fn this_projects_own_spelling() {
 }
 
 #[test]
+fn the_cause_that_an_error_tells_comes_first() {
+    let text = "step 3\nout of memory: 8.00 MiB requested on stream \"main\"; of 1.00 GiB capacity, 64.00 MiB allowed, 60.00 \
+        MiB are live (main 60.00 MiB), 0 B rounding, 0 B pending, 0 B cached (largest free piece of the stream 0 B); 900.00 \
+        MiB free on the device; the limit is reached; most of what is live was asked for at a.rs:3 (60.00 MiB in 20 blocks \
+        on main); cause F1, a leak: live memory grows with each iteration (sufficient, explains 40.00 MiB): a.rs:9 keeps \
+        40.00 MiB in 20 blocks; to do: find what holds it (about 40.00 MiB); highwater why x.pickle tells more\nbye";
+    for broken in [text.to_owned(), text.replace(' ', "\n")] {
+        let message = parse(&broken);
+        assert_eq!((message.capacity_bytes, message.allowed_bytes), (Some(GIB), Some(64 * MIB)));
+        let verdict = message.verdict();
+        let first = &verdict.findings[0];
+        assert_eq!((first.cause, first.sufficient, first.explained_bytes), (Cause::F1, true, 40 * MIB));
+        assert_eq!(first.evidence, ["a.rs:9 keeps 40.00 MiB in 20 blocks"]);
+        assert_eq!(first.advice[0].text, "find what holds it (about 40.00 MiB)");
+        assert_eq!(verdict.findings[1].cause, Cause::H1, "the limit is told beside it");
+        assert_eq!(verdict.limit_bytes, Some(64 * MIB));
+    }
+    let unknown = text.replace("cause F1", "cause Z9");
+    assert_eq!(parse(&unknown).verdict().cause(), Cause::H1, "what is not known is not told");
+}
+
+#[test]
 fn the_last_message_of_a_log_counts_however_it_is_broken_into_lines() {
     let log = format!("step 1\n{}\nretry\n{}\nbye", TODAY.replace("7.65", "1.00"), TODAY.replace(' ', "\n"));
     assert_eq!(parse(&log), parse(TODAY));

@@ -177,12 +177,14 @@ fn notes(notes: &DeviceNotes) -> Value {
             "held_by": wait.held_by,
         })
     };
-    let streams = notes.streams.iter().map(|stream| json!({ "stream": stream.stream, "name": stream.name }));
+    let streams =
+        notes.streams.iter().map(|stream| json!({ "stream": stream.stream, "name": stream.name, "open": stream.open }));
     json!({
         "name": notes.name,
         "capacity_bytes": notes.capacity_bytes,
         "other_bytes": notes.other_bytes,
         "limit_bytes": notes.limit_bytes,
+        "granularity_bytes": notes.granularity_bytes,
         "history_capacity_bytes": notes.history_capacity_bytes,
         "history_dropped": notes.history_dropped,
         "streams": streams.collect::<Vec<_>>(),

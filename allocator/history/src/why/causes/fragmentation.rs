@@ -53,7 +53,7 @@ pub(super) fn pieces(e: &Evidence) -> Option<Finding> {
     let free = cf.contiguous.gained_bytes;
     let refuted = "the free memory lies in pages that are partly live (B2), or is pending (C1)";
     if e.deficit.is_none() {
-        let gained = e.space.page_bytes().min(free);
+        let gained = e.space.page_bytes(e.rules.page_bytes).min(free);
         let finding = e.found(Cause::B1, free, false, refuted);
         return (e.matters(free) && gained >= free / 2)
             .then(|| describe(e, finding, free, "expandable_segments:True gives whole free pages to other sizes"));

@@ -86,16 +86,22 @@ pub(super) fn nothing_left(e: &Evidence) -> Option<Finding> {
     let end = e.device().trace.len();
     let cached = e.curves.reserved[end].saturating_sub(e.curves.active(end));
     let most = capacity.saturating_sub(e.curves.reserved[end]).saturating_sub(CONTEXT_BYTES);
-    let free = e.ledger.free_bytes.unwrap_or(most).min(most);
+    let samples = e.device().notes.as_ref().map_or(&[][..], |notes| &notes.device_memory);
+    let (free, measured) = match samples.last() {
+        Some(sample) => (sample.fact.free_bytes, true),
+        None => (e.ledger.free_bytes.unwrap_or(most).min(most), false),
+    };
     // A failure inside of the allocator is explained by other causes.
     if e.incident.moment == Moment::OutOfMemory || free > capacity / 50 || cached < capacity / 10 {
         return None;
     }
     let finding = e.found(Cause::E3, cached, true, "much is free on the device");
+    let finding = if measured { finding.with_confidence(1.0) } else { finding };
     Some(
         finding
             .says(format!(
-                "at most {} of {} are free on the device, while {} lie free in segments at the end",
+                "{}{} of {} are free on the device, while {} lie free in segments at the end",
+                if measured { "" } else { "at most " },
                 size(free),
                 size(capacity),
                 size(cached)

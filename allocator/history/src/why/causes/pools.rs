@@ -34,15 +34,30 @@ pub(super) fn other_stream(e: &Evidence) -> Option<Finding> {
     }
     let asked = stream_name(e.device(), request.domain.stream);
     let finding = finding.says(format!("the request is {asked}'s, which may not have it"));
-    Some(match lending(e) {
-        Some(false) => finding
-            .says("lending is off (lending:False): free memory stays with its stream".into())
+    let open =
+        |stream| e.device().notes.iter().flat_map(|notes| &notes.streams).any(|one| one.stream == stream && one.open);
+    let open = list.iter().find(|&&(stream, (_, largest))| largest >= request.block && open(stream));
+    Some(match (open, lending(e)) {
+        (Some(&(stream, _)), Some(_)) => finding
+            .says(format!(
+                "{} is open: its work may wait for other ranks, so no wait is put behind it",
+                stream_name(e.device(), stream)
+            ))
+            .with_confidence(1.0)
+            .advises(
+                cf.gained_bytes,
+                "let the request come after that stream by a fence of the program, or free earlier",
+            ),
+        (None, Some(false)) => finding
+            .says(
+                "lending is off (lending:False): free memory stays with its stream until its last uses are over".into(),
+            )
             .with_confidence(1.0)
             .advises(cf.gained_bytes, "set lending:True, which is the default"),
-        Some(true) => finding
-            .says("free memory is lent between streams: its last uses were not over, or behind an open stream".into())
+        (None, Some(true)) => finding
+            .says("free memory is lent between streams: its last uses were not over, or a graph was captured".into())
             .advises(cf.gained_bytes, "let the stream that has it come before the request, by a fence of the program"),
-        None => finding.advises(
+        (_, None) => finding.advises(
             cf.gained_bytes,
             "allocate on one stream and use the memory on others; or empty_cache where the phase changes",
         ),
@@ -87,7 +102,8 @@ pub(super) fn private(e: &Evidence) -> Option<Finding> {
 /// D3: whole segments are free, and were not returned before the failure.
 pub(super) fn not_returned(e: &Evidence) -> Option<Finding> {
     let cf = &e.counterfactuals.returned;
-    if e.incident.moment != Moment::OutOfMemory || cf.fits != Some(true) {
+    // This project's allocator returns what is over before it fails; what is left belongs to other streams (D1).
+    if e.incident.moment != Moment::OutOfMemory || cf.fits != Some(true) || e.rules.own {
         return None;
     }
     let trace = &e.device().trace;

@@ -46,6 +46,7 @@ pub(super) fn ragged(e: &Evidence) -> Option<Finding> {
     if free == 0 || !fits || segments < 2 {
         return None;
     }
+    let pages = e.space.runs.iter().filter(|run| elsewhere(run)).map(|run| run.page_bytes(e.rules.page_bytes)).sum();
     let finding = e.found(Cause::G2, free, true, "the free pages are in the segment that was asked for");
     Some(
         finding
@@ -53,10 +54,7 @@ pub(super) fn ragged(e: &Evidence) -> Option<Finding> {
                 "{segments} runs of expandable segments; {} mapped and free in those of other streams or sizes",
                 size(free)
             ))
-            .says(format!(
-                "{} of it in whole pages",
-                size(e.space.runs.iter().filter(|run| elsewhere(run)).map(Run::page_bytes).sum())
-            ))
+            .says(format!("{} of it in whole pages", size(pages)))
             .advises(free, "allocate on one stream, or empty_cache where the phase changes"),
     )
 }
