@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use highwater_device::MemoryInfo;
 use highwater_history::Snapshot;
 
 use crate::error::Cause;
@@ -17,14 +18,14 @@ static BEGUN: AtomicU32 = AtomicU32::new(0);
 
 impl Shared {
     /// Writes a snapshot of a failure, if the settings say where to and there are not enough of them, and looks for the
-    /// cause: the file, or why there is none; and the cause. No heap is held on entry.
-    pub(crate) fn tell_failure(&self) -> (Option<Result<PathBuf, String>>, Option<Cause>) {
+    /// cause: the file, or why there is none; and the cause. `info` is what the device has said. No heap is held on entry.
+    pub(crate) fn tell_failure(&self, info: Option<MemoryInfo>) -> (Option<Result<PathBuf, String>>, Option<Cause>) {
         let place = self.black_box_file();
         if place.is_none() && !self.looks_for_cause() {
             return (None, None);
         }
         let mut snapshot = Snapshot::new();
-        self.add_to_snapshot(&mut snapshot, 0);
+        self.add_to_snapshot(&mut snapshot, 0, info);
         let cause = if self.looks_for_cause() { cause_of(&snapshot) } else { None };
         (place.map(|(folder, file)| write(&snapshot, folder, file)), cause)
     }

@@ -352,14 +352,15 @@ impl<'a> Climb<'a> {
     /// Draws up what is where, unless the device is broken. No heap is held on entry; each is entered alone.
     fn out_of_memory(&self) -> AllocError {
         let shared = self.shared;
-        let device_free = match shared.device.memory_info() {
-            Ok(info) => Some(info.free),
+        let info = match shared.device.memory_info() {
+            Ok(info) => Some(info),
             // It keeps whatever it is asked to give back: that is no lack of memory.
             Err(source @ DeviceError::Poisoned { .. }) => {
                 return AllocError::Device { requested: self.requested, source };
             }
             Err(_) => None,
         };
+        let device_free = info.map(|info| info.free);
         count(&shared.counts.out_of_memory);
         let mut report = OutOfMemory {
             requested: self.requested,
@@ -387,7 +388,6 @@ impl<'a> Climb<'a> {
             cause: None,
         };
         let (time_ns, context) = (shared.device.now_ns(), self.context);
-        let gate = shared.gate();
         let mut left = MOST_AWAITED;
         let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();
@@ -411,7 +411,7 @@ impl<'a> Climb<'a> {
                 let stream = slot.name().to_string();
                 report.cached_by_stream.push(StreamBytes { stream, bytes: books.cached });
             }
-            left -= shared.note_awaited(gate.as_ref(), &mut inside, (time_ns, context), left);
+            left -= shared.note_awaited(&mut inside, (time_ns, context), left);
             if slot.index == self.slot.index {
                 report.largest_free = inside.heap.largest_free();
                 let action = Action::OutOfMemory {
@@ -420,17 +420,18 @@ impl<'a> Climb<'a> {
                     device_free_bytes: device_free.unwrap_or(0),
                 };
                 inside.note(time_ns, action, context);
-                shared.note_device_memory(&mut inside, time_ns, context);
+                if let Some(info) = info {
+                    shared.note_device_memory(&mut inside, info, (time_ns, context));
+                }
             }
         }
-        drop(gate);
         report.physical += report.stray;
         (report.live_sites, report.live_blocks_unseen) = holders.largest();
         report.pending_by_stream = pending_by_stream
             .into_iter()
             .map(|(stream, bytes)| StreamBytes { stream: shared.slot(stream).name().to_string(), bytes })
             .collect();
-        (report.snapshot, report.cause) = shared.tell_failure();
+        (report.snapshot, report.cause) = shared.tell_failure(info);
         AllocError::OutOfMemory(Box::new(report))
     }
 }

@@ -28,7 +28,7 @@ impl Stream {
             Some(fence) => shared.wait_for(&gate, &fence, timeout),
             None => Ok(Waited::Complete),
         });
-        shared.note_stall(&mut slot.station.enter(), slot, start_ns, context);
+        shared.note_host_wait(&mut slot.station.enter(), slot, start_ns, context);
         let doing = || format!("{operation} on {:?}, in launch-blocking mode", self.name());
         match waited {
             Ok(Waited::Complete) => Ok(()),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, StreamIndex, Uses, Wait};
-use highwater_device::{DeviceResult, StreamId, Waited};
+use highwater_device::{DeviceResult, MemoryInfo, StreamId, Waited};
 use highwater_history::{Action, Context, FenceState};
 
 use crate::error::{Doing, StreamError};
@@ -271,19 +271,8 @@ impl Shared {
     }
 
     /// Notes what the pending blocks of a heap wait for when a request has failed, `most` at most, and returns how many
-    /// that were. The fences are asked once more: what is over by then was no lack of memory.
-    pub(crate) fn note_awaited(
-        &self,
-        gate: Option<&Gate<'_>>,
-        state: &mut HeapState,
-        (time_ns, context): (u64, Context),
-        most: usize,
-    ) -> usize {
-        for wait in state.heap.awaited() {
-            if let Some(Err(error)) = gate.map(|gate| self.poll(gate, &self.slot(wait.stream))) {
-                tracing::warn!(%error, "asking for the progress of a stream failed; the history may call it incomplete");
-            }
-        }
+    /// that were. Fences are as they were last seen.
+    pub(crate) fn note_awaited(&self, state: &mut HeapState, (time_ns, context): (u64, Context), most: usize) -> usize {
         let waits: Vec<(u64, Wait)> = state.heap.pending_waits().take(most).collect();
         for &(address, wait) in &waits {
             let (fence, open) = self.outlook_of(wait);
@@ -294,23 +283,33 @@ impl Shared {
         waits.len()
     }
 
-    /// Notes what the device says of its memory, if it says it.
-    pub(crate) fn note_device_memory(&self, state: &mut HeapState, time_ns: u64, context: Context) {
+    /// Notes what the device has said of its memory.
+    pub(crate) fn note_device_memory(
+        &self,
+        state: &mut HeapState,
+        info: MemoryInfo,
+        (time_ns, context): (u64, Context),
+    ) {
+        let held_bytes = self.ledger.physical().now;
+        let action = Action::DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes };
+        state.note(time_ns, action, context);
+    }
+
+    /// Notes a host wait for memory in the counters and in the history, and what the device says of its memory: others may
+    /// have taken some meanwhile, and asking costs nothing beside the wait.
+    pub(crate) fn note_stall(&self, state: &mut HeapState, slot: &Slot, start_ns: u64, context: Context) {
+        self.note_host_wait(state, slot, start_ns, context);
         if let Ok(info) = self.device.memory_info() {
-            let held_bytes = self.ledger.totals().physical.now;
-            let action = Action::DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes };
-            state.note(time_ns, action, context);
+            self.note_device_memory(state, info, (self.device.now_ns(), context));
         }
     }
 
     /// Notes a host wait in the counters and in the history.
-    pub(crate) fn note_stall(&self, state: &mut HeapState, slot: &Slot, start_ns: u64, context: Context) {
+    pub(crate) fn note_host_wait(&self, state: &mut HeapState, slot: &Slot, start_ns: u64, context: Context) {
         let now = self.device.now_ns();
         count(&self.counts.host_stalls);
         self.counts.host_stall_ns.fetch_add(now - start_ns, Ordering::Relaxed);
         let action = Action::Stall { stream: u64::from(slot.index.0), stall_ns: now - start_ns };
         state.note(now, action, context);
-        // Others may have taken memory meanwhile. It costs nothing beside the wait.
-        self.note_device_memory(state, now, context);
     }
 }

@@ -3,6 +3,7 @@
 //! Each heap is looked at under its own lock, one after the other. That is consistent: heaps never share an address.
 
 use highwater_core::{TileInfo, TileKind};
+use highwater_device::MemoryInfo;
 use highwater_history::{
     Action, Block, BlockState, Context, DeviceMemory, MappedRange, Noted, PendingWait, Record, Ring, Segment, Snapshot,
     StackId, StreamName, merge,
@@ -36,14 +37,16 @@ impl Allocator {
     /// Adds this device to a snapshot of several, as device number `index`.
     #[track_caller]
     pub fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
-        self.shared().add_to_snapshot(snapshot, index);
+        let info = self.shared().device.memory_info().ok();
+        self.shared().add_to_snapshot(snapshot, index, info);
     }
 }
 
 impl Shared {
-    /// See [`Allocator::add_to_snapshot`]. Enters every heap; none is held on entry.
+    /// See [`Allocator::add_to_snapshot`]; `info` is what the device says of its memory. Enters every heap; none is held on
+    /// entry.
     #[track_caller]
-    pub(crate) fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
+    pub(crate) fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize, info: Option<MemoryInfo>) {
         let shared = self;
         let device = &shared.device;
         let context = Context::here();
@@ -60,7 +63,7 @@ impl Shared {
 
         let segments = Segment::runs(parts.mapped, parts.blocks);
         let segments = segments.expect("tiles of heaps neither overlap nor leave what is mapped");
-        let (held_bytes, info) = (shared.ledger.physical().now, device.memory_info().ok());
+        let held_bytes = shared.ledger.physical().now;
         let sample = info.map(|info| DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes });
         let (stack, time_us) = (snapshot.stack_of(context), mark.time_ns / 1000);
         let history = &mut snapshot.devices[index];

@@ -153,6 +153,9 @@ impl Model {
         self.enter(place);
         self.counts.host_stalls += 1;
         self.counts.host_stall_ns += spent_ns;
+        // The history notes what the device says of its memory then.
+        let free = self.machine.free();
+        let _noted = self.seen(free);
         waited
     }
 

@@ -69,6 +69,6 @@ fn state(e: &Evidence, stream: u64, waits: &[PendingWait]) -> Option<String> {
             format!("{position}, for which no fence is recorded yet")
         }
         None if open.iter().all(|wait| wait.fence.is_none()) => position,
-        None => format!("{position}, whose fence is recorded and not complete"),
+        None => format!("{position}, whose fence is recorded and was not seen complete"),
     })
 }
