@@ -128,3 +128,60 @@ fn the_recorder_knows_who_is_waited_for() {
     assert_eq!((stream.stream.as_str(), stream.waited_for, stream.bytes), ("stream 7 (communication)", true, GIB));
     assert_eq!(verdict.ledger.total_bytes(), 2 * GIB);
 }
+
+/// A story of 4 pending blocks, with what this project's recorder noted at the failure: the fence of each, and who holds
+/// it up.
+fn noted(fences: [&'static str; 4], held_by: Option<u64>, earlier_us: u64) -> highwater_history::why::Verdict {
+    let (mut world, all) = held(4, 100);
+    world.out_of_memory(256 * MIB, 0, "comm.py:8 in gather");
+    let awaited = all.iter().zip(fences).map(|(&address, fence)| {
+        let keys = [
+            ("time_us", Value::Int(world.time_us - earlier_us)),
+            ("addr", Value::Int(address)),
+            ("stream", Value::Int(7)),
+            ("position", Value::Int(40)),
+            ("fence", text(fence)),
+        ];
+        match held_by {
+            Some(stream) => [keys.as_slice(), &[("held_by", Value::Int(stream))]]
+                .concat()
+                .try_into()
+                .map(dict::<6>)
+                .expect("six keys"),
+            None => dict(keys),
+        }
+    });
+    let device = dict([
+        ("name", text("sim")),
+        ("capacity_bytes", Value::Int(2 * GIB)),
+        ("awaited", Value::List(awaited.collect())),
+    ]);
+    world.recorder = Some(dict([("version", Value::Int(1)), ("devices", Value::List(vec![device]))]));
+    world.why()
+}
+
+#[test]
+fn c3_is_certain_if_the_fences_were_complete() {
+    let verdict = noted(["complete", "recorded", "recorded", "recorded"], None, 0);
+    let first = &verdict.findings[0];
+    assert_eq!((causes(&verdict)[0].as_str(), first.explained_bytes, first.confidence), ("C3", 256 * MIB, 1.0));
+    assert!(first.evidence[0].contains("all that they waited for was complete when the request failed"));
+    let verdict = noted(["recorded"; 4], None, 0);
+    assert!(causes(&verdict)[0] == "C1" && !causes(&verdict).contains(&"C3".to_owned()), "{:?}", causes(&verdict));
+    assert_eq!(verdict.findings[0].confidence, 1.0, "nothing is to be guessed");
+    assert!(verdict.findings[0].evidence[1].ends_with("whose fence is recorded and was not seen complete"));
+}
+
+#[test]
+fn what_was_noted_at_another_failure_says_nothing_of_this_one() {
+    let verdict = noted(["complete"; 4], None, 1);
+    assert!(!causes(&verdict).contains(&"C3".to_owned()), "{:?}", causes(&verdict));
+    assert!(!verdict.pending_by_stream[0].waited_for);
+}
+
+#[test]
+fn c2_is_certain_if_one_open_stream_holds_up_the_work_of_others() {
+    assert_eq!(causes(&noted(["recorded"; 4], Some(9), 0))[0], "C2");
+    assert_eq!(causes(&noted(["recorded"; 4], Some(7), 0))[0], "C1", "it is held up by its own work");
+    assert_eq!(causes(&noted(["unrecorded"; 4], None, 0))[0], "C1");
+}
