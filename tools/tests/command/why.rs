@@ -196,4 +196,9 @@ fn a_black_box_tells_why() {
     assert_eq!((&told["moment"], &told["request_bytes"]), (&"out_of_memory".into(), &(9 * MIB).into()), "{told}");
     assert_eq!(told["ledger"]["live_bytes"], 63 * MIB);
     assert!(told["top_stacks"][0].to_string().contains("why.rs"), "{told}");
+
+    // The error alone says the same.
+    let from_text = json(&self::told(scratch.path(), "why - --json", &format!("step 7\n{error}\n")));
+    assert_eq!(from_text["cause"], told["cause"], "{from_text} {error}");
+    assert_eq!(from_text["findings"][0]["evidence"][0], told["findings"][0]["evidence"][0]);
 }
