@@ -387,7 +387,8 @@ impl<'a> Climb<'a> {
             snapshot: None,
             cause: None,
         };
-        let (time_ns, context) = (shared.device.now_ns(), self.context);
+        // Behind whatever other heaps have noted up to this instant: clocks of simulations may stand still.
+        let (time_ns, context) = (shared.device.now_ns() + 1, self.context);
         let mut left = MOST_AWAITED;
         let mut holders = Holders::default();
         let mut pending_by_stream = std::collections::BTreeMap::new();

@@ -68,6 +68,24 @@ fn c1_names_the_stream_the_position_and_that_it_is_open() {
 }
 
 #[test]
+fn what_waited_at_a_failure_is_known_when_it_is_over() {
+    let world = World::with(hasty(still()));
+    let [s, t] = world.streams();
+    t.mark_open();
+    let kept = world.bytes(&s, granules(6));
+    let gathered = world.bytes(&s, granules(8));
+    world.busy(&t, &gathered, 1000);
+    drop(gathered);
+    world.no_room(&s, granules(8));
+    world.pass(2_000_000);
+    let met = world.bytes(&s, granules(8));
+    let (_, text) = certain(&verdict(&world, Look::Failure), Cause::C1);
+    assert!(text.contains("it is open: what it does may depend on other ranks"), "{text}");
+    drop((kept, met, s, t));
+    world.end();
+}
+
+#[test]
 fn c1_holds_when_the_history_of_the_uses_is_lost() {
     let world = World::with(hasty(still()).history_kib(1));
     let [s, t] = world.streams();

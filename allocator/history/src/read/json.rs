@@ -96,10 +96,8 @@ impl<'a> Json<'a> {
                 let odd = (self.stack.len() - open.start) % 2;
                 self.stack.truncate(self.stack.len() - odd);
             }
-            if open.is_dict && self.open.len() > 1 {
-                self.stack.truncate(open.start);
-                self.open.pop();
-            } else if self.end().is_err() {
+            let is_lost = open.is_dict && self.open.len() > 1;
+            if is_lost || self.end().is_err() {
                 self.stack.truncate(open.start);
                 self.open.pop();
             }

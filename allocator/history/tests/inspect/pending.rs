@@ -74,6 +74,29 @@ fn the_event_that_is_waited_for_is_named() {
     assert_eq!(events, [41], "the first has waited since then");
 }
 
+/// What is noted of the end is about the blocks of the end.
+#[test]
+fn a_block_that_has_waited_before_waited_for_something_else() {
+    let mut world = own::World::new(1 << 20);
+    world.step(Step::Map { stream: 1, page: 0 });
+    for _ in 0..2 {
+        world.step(Step::Alloc { stream: 1, slot: 0, bytes: 1000 });
+        world.step(Step::Free { which: 0, at_once: false });
+        world.step(Step::Complete { which: 0 });
+    }
+    world.step(Step::Alloc { stream: 1, slot: 0, bytes: 1000 });
+    world.step(Step::Free { which: 0, at_once: false });
+    let mut snapshot = world.snapshot();
+    let address = snapshot.devices[0].segments[0].blocks[0].address;
+    let wait = PendingWait { address, stream: 2, position: 41, fence: None, held_by: None };
+    snapshot.devices[0].notes.pending_waits = vec![wait];
+    let loaded = read::read(&own::written(&snapshot), &read::Options::default()).expect("it is a snapshot");
+    let trace = &loaded.devices[0].trace;
+    let completed = (0..trace.len()).find(|&row| trace.action(row) == read::EventAction::FreeCompleted).expect("twice");
+    let events = |when| At::of(&loaded, 0, &when).expect("it is there").pending().groups[0].events.len();
+    assert_eq!((events(When::Event(completed)), events(When::End)), (0, 1));
+}
+
 #[test]
 fn a_real_trace_has_blocks_that_wait_for_another_stream() {
     let loaded = real("oom_cross_stream.pickle.xz");

@@ -107,6 +107,11 @@ fn what_is_wrong_is_told_with_its_byte() {
 #[test]
 fn cut_files_give_what_came_before() {
     let text = SMALL.trim();
+    let events = |loaded: &Loaded| -> Vec<_> {
+        let events = loaded.devices.iter().flat_map(|device| device.trace.events());
+        events.map(|event| (event.action, event.address, loaded.symbols.stack(event.stack).count())).collect()
+    };
+    let whole = events(&load(text).unwrap());
     let mut most = 0;
     for length in 2..text.len() {
         let cut = &text.as_bytes()[..length];
@@ -119,6 +124,7 @@ fn cut_files_give_what_came_before() {
             Ok(loaded) => {
                 assert!(loaded.damage.is_some());
                 most = most.max(loaded.events());
+                assert_eq!(events(&loaded), whole[..loaded.events()], "what is not complete is left out");
                 assert!(loaded.events() > 0 || !loaded.devices[0].segments.is_empty());
             }
             Err(again) => assert!(!again.to_string().is_empty()),

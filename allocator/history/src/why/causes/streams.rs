@@ -146,7 +146,9 @@ pub(super) fn spurious(e: &Evidence) -> Option<Finding> {
             format!("{} were pending, and all that they waited for was complete when the request failed", size(over));
         return Some(finding.says(told).advises(request.bytes, AGAIN));
     }
-    if e.incident.moment != Moment::OutOfMemory || e.counterfactuals.pending.fits != Some(true) {
+    // Where it is known how far the fences were, nothing is concluded from what came later.
+    let known = pending::is_exact(e) && e.ledger.pending_bytes > 0;
+    if known || e.incident.moment != Moment::OutOfMemory || e.counterfactuals.pending.fits != Some(true) {
         return None;
     }
     let trace = &e.device().trace;
