@@ -15,9 +15,9 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// Bytes of a small segment, and the unit of large ones; the unit of mapped pages too.
 pub(crate) const PAGE_BYTES: u64 = 2 << 20;
 /// Blocks below this come from a segment of [`LARGE_SEGMENT_BYTES`].
-const MID_BYTES: u64 = 10 << 20;
+pub(crate) const MID_BYTES: u64 = 10 << 20;
 /// Bytes of the segments that several large blocks share.
-const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
+pub(crate) const LARGE_SEGMENT_BYTES: u64 = 20 << 20;
 /// No size is taken to be more than this.
 pub(crate) const MOST_BYTES: u64 = 1 << 50;
 

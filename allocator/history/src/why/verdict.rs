@@ -59,7 +59,7 @@ impl Cause {
             Self::A3 => "state that is made at its first use",
             Self::B1 => "fragmentation: enough is free, in pieces that are too small",
             Self::B2 => "fragmentation inside of pages",
-            Self::B3 => "a setting keeps the allocator from using what is free",
+            Self::B3 => "a rule or a setting keeps the allocator from using what is free",
             Self::C1 => "freed memory that other streams still hold",
             Self::C2 => "freed memory that waits behind one long operation",
             Self::C3 => "a spurious failure: the memory came free as the request failed",

@@ -67,3 +67,30 @@ fn b3_a_setting_keeps_what_is_free() {
     assert!(!causes(&story(Some(256 * MIB))).contains(&"B3".to_owned()), "the piece is below the limit");
     assert!(!causes(&story(None)).contains(&"B3".to_owned()));
 }
+
+/// Blocks of 1 to 10 MiB share segments of 20 MiB.
+#[test]
+fn b3_tails_of_shared_segments() {
+    let story = |blocks: usize, bytes: u64, free: u64, request: u64| {
+        let mut world = World::new();
+        for _ in 0..blocks {
+            world.alloc(bytes, "model.py:1 in build");
+        }
+        world.out_of_memory(request, free, "train.py:3 in forward");
+        world.why()
+    };
+    let verdict = story(40, 8 * MIB, 0, 8 * MIB);
+    assert_eq!((causes(&verdict)[0].as_str(), verdict.findings[0].sufficient), ("B3", true));
+    assert_eq!(verdict.findings[0].explained_bytes, 80 * MIB);
+    assert!(verdict.findings[0].evidence[1].starts_with("20 such segments have tails of 80.00 MiB"), "{verdict:?}");
+    // Or the device has enough, but not for a segment.
+    let verdict = story(20, 10 * MIB, 12 * MIB, 8 * MIB);
+    assert_eq!((causes(&verdict)[0].as_str(), verdict.findings[0].explained_bytes), ("B3", 12 * MIB));
+    let told = |verdict| causes(&verdict).contains(&"B3".to_owned());
+    assert!(!told(story(20, 10 * MIB, 6 * MIB, 8 * MIB)), "6 MiB are too few in any form");
+    assert!(!told(story(40, 8 * MIB, 12 * MIB, 12 * MIB)), "a block of 12 MiB has a segment of its own");
+    assert!(!told(story(40, 8 * MIB, 0, 20 * MIB)), "nor has one of 20 MiB a shared one");
+    let mut world = split(2, 4 * MIB, 20 * MIB);
+    world.out_of_memory(8 * MIB, 0, "train.py:3 in forward");
+    assert!(!told(world.why()), "pieces of 16 MiB are large enough");
+}

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::state::rules::{LARGE_SEGMENT_BYTES, MID_BYTES, PAGE_BYTES};
 use crate::state::sites;
+use crate::state::space::Run;
 use crate::why::evidence::Evidence;
 use crate::why::verdict::{Cause, Finding, size};
 
@@ -110,5 +112,46 @@ pub(super) fn kept_by_a_setting(e: &Evidence) -> Option<Finding> {
             ))
             .says(format!("{} are kept so, while {} are live{pages}", size(kept), size(e.ledger.live_bytes)))
             .advises(kept, "leave max_split_size_mb out, or set it above what is asked for"),
+    )
+}
+
+/// B3 without a setting: blocks of 1 to 10 MiB come from segments of 20 MiB. The device may have no room for one more, or
+/// what is left at their ends is too small for the next block.
+pub(super) fn shared_segments(e: &Evidence) -> Option<Finding> {
+    let request = e.incident.request?;
+    let shares =
+        request.driver == LARGE_SEGMENT_BYTES && request.block < MID_BYTES && e.rules.max_split_bytes.is_none();
+    if !shares || e.deficit == Some(0) || e.ledger.largest_run_bytes >= request.block {
+        return None;
+    }
+    let is_tail = |run: &&Run| {
+        let segment = e.memory.segment_at(run.start).filter(|(_, segment)| segment.bytes == LARGE_SEGMENT_BYTES);
+        let at_the_end = segment.is_some_and(|(start, segment)| start + segment.bytes == run.start + run.bytes);
+        at_the_end && e.own(run) && !run.segment.expandable
+    };
+    let tails: Vec<u64> = e.space.runs.iter().filter(is_tail).map(|run| run.page_bytes(PAGE_BYTES)).collect();
+    let (count, kept) = (tails.iter().filter(|&&bytes| bytes > 0).count(), tails.iter().sum::<u64>());
+    let wanted = request.block.next_multiple_of(PAGE_BYTES);
+    let has_room = e.usable >= wanted;
+    // Where most of what is free lies between blocks, pieces are the cause (B1).
+    let mostly_tails = 2 * kept >= e.space.sum(|run| e.own(run));
+    if !has_room && (e.usable.saturating_add(kept) < wanted || !mostly_tails) {
+        return None;
+    }
+    let bytes = if has_room { e.usable } else { kept };
+    let finding = e.found(Cause::B3, bytes, true, "a piece of that size is free, or blocks have segments of their own");
+    Some(
+        finding
+            .says(format!(
+                "a block of {} comes from a segment of {}, and {} are free on the device",
+                size(request.block),
+                size(LARGE_SEGMENT_BYTES),
+                size(e.usable)
+            ))
+            .says(format!(
+                "{count} such segments have tails of {} in whole pages that no block of that size fits",
+                size(kept)
+            ))
+            .advises(bytes, "expandable_segments:True maps what a block takes; or ask for 10 MiB and more at a time"),
     )
 }

@@ -30,6 +30,7 @@ const JUDGES: &[(Cause, Judge)] = &[
     (Cause::F1, growth::leak),
     (Cause::F3, growth::step),
     (Cause::A3, demand::first_state),
+    (Cause::B3, fragmentation::shared_segments),
     (Cause::B1, fragmentation::pieces),
     (Cause::B2, fragmentation::inside_pages),
     (Cause::A2, demand::oversized),
