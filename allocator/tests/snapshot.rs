@@ -84,6 +84,40 @@ fn after_growth_returns_and_failures_it_still_holds_together() {
     world.end();
 }
 
+/// The steps of the viewer in its own language, on what this allocator writes; see the script.
+#[test]
+fn node_opens_what_is_written() {
+    if std::process::Command::new("node").arg("--version").output().is_err() {
+        println!("skipped: there is no node on this machine");
+        return;
+    }
+    let world = World::timed();
+    let [s, t] = world.streams();
+    for round in 0..20 {
+        let x = world.bytes(&s, granules(2) + round * 700);
+        let y = world.bytes(&t, granules(3));
+        world.busy(&t, &x, 30);
+        drop(x);
+        world.no_room(&s, granules(15));
+        drop(y);
+        world.pass(if round % 2 == 0 { 100 } else { 5 });
+        world.allocator.trim(granules(2) as u64);
+    }
+    let live = world.bytes(&t, 5000);
+    let snapshot = world.allocator.snapshot();
+    let summary = check(&snapshot);
+    let file = std::env::temp_dir().join(format!("highwater-node-{}.pickle", std::process::id()));
+    snapshot.save(&file).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/history/tests/snapshot/viewer.js");
+    let output = std::process::Command::new("node").arg(script).arg(&file).output().unwrap();
+    std::fs::remove_file(file).unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let sums = format!("\"events\":{},\"live_bytes\":{}", summary.events, summary.live_bytes);
+    assert!(told.contains(&sums), "{sums} {told} {}", String::from_utf8_lossy(&output.stderr));
+    drop((live, s, t));
+    world.end();
+}
+
 #[test]
 fn memory_that_a_graph_keeps_is_in_use() {
     let world = World::timed();

@@ -11,7 +11,7 @@ mod input;
 mod make;
 mod pending;
 mod summary;
-mod text;
+pub(crate) mod text;
 
 use serde_json::Value;
 

@@ -11,7 +11,7 @@ use crate::why::text::Style;
 use super::input::Opened;
 
 /// A duration for people: `1.234 s`, `5.6 ms`, `7 us`.
-pub(super) fn duration(us: u64) -> String {
+pub(crate) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use highwater::history::why::{Cause, Finding, Growth, Moment, OddOne, SiteBytes, Timeline, Verdict, size};
 
 use super::Answer;
+use crate::snapshot::text::duration;
 
 /// How to tell it.
 #[derive(Clone, Copy)]
@@ -237,7 +238,7 @@ fn tell_growth(text: &mut String, growth: &Growth, style: Style) {
         size(growth.gained_bytes)
     );
     if let Some(left) = growth.iterations_left {
-        let time = growth.time_left_us.map_or(String::new(), |us| format!(", about {:.1} s", us as f64 / 1e6));
+        let time = growth.time_left_us.map_or(String::new(), |us| format!(", about {}", duration(us)));
         let _ = writeln!(text, "    memory ends in {left} iterations{time}, if it goes on so");
     }
     for site in &growth.sites {
@@ -271,9 +272,6 @@ pub(crate) fn growth_alone(text: &mut String, place: &str, verdict: &Verdict, st
     match &verdict.growth {
         Some(growth) if growth.gained_bytes > 0 => {
             tell_growth(text, growth, style);
-            for finding in verdict.findings.iter().filter(|finding| finding.cause.id().starts_with('F')) {
-                tell(text, finding, style);
-            }
         }
         Some(growth) => {
             let _ = writeln!(text, "Nothing grows over {} iterations ({}).", growth.iterations, growth.iteration);
@@ -283,4 +281,10 @@ pub(crate) fn growth_alone(text: &mut String, place: &str, verdict: &Verdict, st
                 writeln!(text, "No iterations were found: mark them (record_function, spans), or record more events.");
         }
     }
+    let grows = |finding: &&Finding| match finding.cause {
+        Cause::F1 | Cause::F2 | Cause::F3 => verdict.growth.as_ref().is_some_and(|growth| growth.gained_bytes > 0),
+        // Memory of others, which the recorder has seen grow.
+        cause => cause == Cause::E2,
+    };
+    verdict.findings.iter().filter(grows).for_each(|finding| tell(text, finding, style));
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use highwater::device::Cost;
 use highwater::device::sim::{SimConfig, SimDevice};
+use highwater::device::{Cost, Device};
 use highwater::{Allocator, Settings};
 use serde_json::Value;
 
@@ -173,6 +173,34 @@ fn bad_input_is_refused_in_one_line() {
     assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
     let ended = highwater(scratch.path(), "why leak.pickle.xz --capacity much");
     assert!(ended.code == Some(2) && ended.stderr.contains("give a size like 80GiB"), "{}", ended.stderr);
+}
+
+/// Before memory ends: the line that keeps it, what others take, and when both end.
+#[test]
+fn growth_of_this_project_shows_in_a_few_iterations() {
+    const MIB: usize = 1 << 20;
+    let scratch = Scratch::new();
+    let config = SimConfig { memory_bytes: 256 << 20, bodies: false, workers: 0, ..SimConfig::default() };
+    let device = SimDevice::new(config);
+    let allocator = Allocator::with_settings(device.clone(), Settings::builder().build().unwrap()).unwrap();
+    let main = allocator.create_stream("main").unwrap();
+    let mut kept = Vec::new();
+    for _ in 0..9 {
+        let batch = main.alloc::<u8>(20 * MIB).unwrap();
+        device.host_work(1_000_000);
+        drop(batch);
+        kept.push(main.alloc::<u8>(4 * MIB).unwrap());
+    }
+    let others: Vec<_> = (0..16).map(|_| device.create(2 << 20).unwrap()).collect();
+    allocator.snapshot().save(scratch.path().join("own.pickle")).unwrap();
+    let text = highwater(scratch.path(), "why --growth own.pickle").stdout;
+    assert!(text.contains("Growth: 4.00 MiB an iteration over 9 iterations"), "{text}");
+    assert!(text.contains("memory ends in ") && text.contains("why.rs:"), "{text}");
+    assert!(
+        text.contains("E2  memory of this process outside of the allocator") && text.contains("at this rate for"),
+        "{text}"
+    );
+    others.into_iter().for_each(|page| device.release(page).unwrap());
 }
 
 /// What a request that ran out of memory leaves behind is enough to tell why.

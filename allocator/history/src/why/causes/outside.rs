@@ -42,6 +42,10 @@ pub(super) fn other_process(e: &Evidence) -> Option<Finding> {
 pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
     let whole = e.ledger.capacity_bytes?;
     let rise = e.rise.filter(|rise| rise.bytes() > whole / 50 && e.matters(rise.bytes()));
+    if rise.is_none() && e.incident.moment == Moment::End {
+        // Growth is asked for.
+        return None;
+    }
     let outside = outside(e).or(rise.map(|rise| rise.to_bytes))?;
     let others: u64 = e.message.map_or(0, |message| message.processes.iter().map(|process| process.bytes).sum());
     let rest = outside.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
