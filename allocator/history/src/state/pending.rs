@@ -1,6 +1,6 @@
 //! Freed memory that waits: for which streams, and for what of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::PendingWait;
 use crate::read::{EventAction, LoadedDevice};
@@ -87,19 +87,25 @@ fn at_failure(device: &LoadedDevice, row: usize) -> BTreeMap<u64, Vec<PendingWai
 /// alone.
 fn at_the_end(device: &LoadedDevice, row: usize) -> BTreeMap<u64, Vec<PendingWait>> {
     use EventAction::{FreeCompleted, FreeRequested, Snapshot};
-    let trace = &device.trace;
-    let later = || row..trace.len();
-    let is_end = later().all(|row| trace.action(row) == Snapshot);
-    // A block whose free is requested or completed later is another one, or waits from then on.
-    let others: BTreeSet<u64> = later()
-        .filter(|&row| matches!(trace.action(row), FreeRequested | FreeCompleted))
-        .map(|row| trace.addresses()[row])
-        .collect();
     let mut waits: BTreeMap<u64, Vec<PendingWait>> = BTreeMap::new();
-    let noted = device.notes.iter().flat_map(|notes| &notes.pending_waits);
-    for &wait in noted.filter(|wait| !others.contains(&wait.address)) {
-        let wait = if is_end { wait } else { PendingWait { fence: None, held_by: None, ..wait } };
+    for &wait in device.notes.iter().flat_map(|notes| &notes.pending_waits) {
         waits.entry(wait.address).or_default().push(wait);
+    }
+    // A trace is long, and most have nothing noted.
+    if waits.is_empty() {
+        return waits;
+    }
+    let trace = &device.trace;
+    let mut is_end = true;
+    for row in row..trace.len() {
+        is_end &= trace.action(row) == Snapshot;
+        // A block whose free is requested or completed later is another one, or waits from then on.
+        if matches!(trace.action(row), FreeRequested | FreeCompleted) {
+            waits.remove(&trace.addresses()[row]);
+        }
+    }
+    if !is_end {
+        waits.values_mut().flatten().for_each(|wait| (wait.fence, wait.held_by) = (None, None));
     }
     waits
 }

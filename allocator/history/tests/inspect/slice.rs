@@ -72,7 +72,8 @@ fn times_cut_as_events_do() {
 #[test]
 fn notes_are_cut_too() {
     let mut snapshot = own::small().snapshot();
-    snapshot.devices[0].notes.pending_waits = vec![PendingWait { address: 1 << 40, stream: 7, position: 99 }];
+    snapshot.devices[0].notes.pending_waits =
+        vec![PendingWait { address: 1 << 40, stream: 7, position: 99, fence: None, held_by: None }];
     let whole = highwater_history::read::read(&own::written(&snapshot), &Default::default());
     let whole = whole.expect("it is a snapshot");
     let notes = whole.devices[0].notes.as_ref().expect("noted");
