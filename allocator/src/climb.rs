@@ -156,7 +156,7 @@ impl<'a> Climb<'a> {
             // The next rungs do it later, if nothing else helps.
             (Rung::Move, _) if shared.page_time.is_overdrawn(shared.device.now_ns()) => {}
             (Rung::Move, Some(gate)) => {
-                return self.make_room(Some(gate), inside, Means { waits: false, creates: false });
+                return self.make_room(Some(gate), inside, Means { waits: false, creates: false, moves: true });
             }
             (Rung::Order, Some(gate)) => return self.order(gate, inside),
             (Rung::Grow, gate) => return self.grow(gate.as_ref(), inside),
@@ -207,7 +207,9 @@ impl<'a> Climb<'a> {
     /// Makes new handles for what free ones do not give.
     fn grow(&mut self, gate: Option<&Gate<'_>>, inside: Inside<'a>) -> Result<Room<'a>, AllocError> {
         let waits = self.shared.settings.policy() == Policy::Wait;
-        self.make_room(gate, inside, Means { waits, creates: true })
+        // With time overdrawn new handles are as good: others are asked for theirs when none can be made.
+        let moves = !self.shared.page_time.is_overdrawn(self.shared.device.now_ns());
+        self.make_room(gate, inside, Means { waits, creates: true, moves })
     }
 
     /// Puts waits on the stream: for the frees of its own heap that suffice, or else for enough of them to be brought
@@ -229,7 +231,7 @@ impl<'a> Climb<'a> {
             }
         }
         let creates = self.shared.settings.policy() == Policy::Grow;
-        self.make_room(Some(gate), inside, Means { waits: true, creates })
+        self.make_room(Some(gate), inside, Means { waits: true, creates, moves: true })
     }
 
     /// Orders the stream after positions of others, as far as no open stream holds them up.

@@ -23,8 +23,9 @@ impl Peak {
     }
 }
 
-/// One heap's part of the peak, bytes.
+/// One heap's part of the peak, bytes. Alone on its cache lines.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Share {
     /// Written by whoever is inside the heap.
     live: AtomicU64,

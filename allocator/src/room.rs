@@ -34,6 +34,8 @@ pub(crate) struct Means {
     pub(crate) waits: bool,
     /// New handles may be made.
     pub(crate) creates: bool,
+    /// Free handles may be moved.
+    pub(crate) moves: bool,
 }
 
 /// A handle that was taken out of its heap for a window.
@@ -104,10 +106,8 @@ impl<'a> Climb<'a> {
         if means.creates {
             self.shared.retry_strays();
         }
-        // With time overdrawn, new handles are made first: moving handles takes as many calls, and more of the host.
-        let later = means.creates && self.shared.page_time.is_overdrawn(self.shared.device.now_ns());
         let spares = match gate {
-            Some(gate) if self.shared.settings.lending() && !later => self.spares(gate, &mut inside, means.waits),
+            Some(gate) if self.shared.settings.lending() && means.moves => self.spares(gate, &mut inside, means.waits),
             _ => Vec::new(),
         };
         match self.make_room_of(gate, inside, means, &spares)? {

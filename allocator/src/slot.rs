@@ -23,7 +23,8 @@ pub(crate) struct Driver {
     pub(crate) name: Arc<str>,
 }
 
-/// A stream's place.
+/// A stream's place. It shares no cache line with another one.
+#[repr(align(128))]
 pub(crate) struct Slot {
     pub(crate) index: StreamIndex,
     pub(crate) clock: Clock<Arc<Recorded>>,

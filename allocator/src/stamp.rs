@@ -11,8 +11,10 @@ use highwater_device::Device;
 /// The most records with one reading.
 const RECORDS: u32 = 64;
 
-/// The time as a heap's records tell it.
+/// The time as a heap's records tell it. Alone on its cache lines (two, for they are fetched in pairs): what one stream
+/// writes at each record must not slow another one down.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct Stamp {
     device: Arc<dyn Device>,
     read_ns: AtomicU64,

@@ -22,6 +22,8 @@ pub struct Stream {
     inner: Arc<Inner>,
 }
 
+/// It shares no cache line with another one: each buffer counts in it.
+#[repr(align(128))]
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     pub(crate) slot: Arc<Slot>,

@@ -428,3 +428,17 @@ fn streams_that_grow_at_once_do_not_fail_because_others_are_faster() {
         assert_eq!(world.stats().out_of_memory, 0);
     }
 }
+
+#[test]
+fn with_the_time_for_calls_overdrawn_memory_moves_only_where_nothing_else_helps() {
+    let cost = CostModel { map_ns: 60_000_000, ..CostModel::free() };
+    let world = World::new(SimConfig { cost, ..ticks() }, Settings::builder().page_time(0.0));
+    let [s, t] = world.streams();
+    drop(world.bytes(&s, granules(4)));
+    let blocks = [4, 8].map(|many| world.bytes(&t, granules(many)));
+    assert_eq!((world.stats().handles_created, world.stats().pages_moved), (3, 0));
+    let last = world.bytes(&t, granules(4));
+    assert_eq!((world.stats().handles_created, world.stats().pages_moved), (3, 1), "there is no other");
+    drop((blocks, last, s, t));
+    world.end();
+}
