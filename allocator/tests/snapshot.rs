@@ -5,7 +5,7 @@ use highwater::history::{BlockState, Snapshot, SpanPathLayer, TraceAction, viewe
 use highwater::{Buffer, Settings};
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::world::{MEMORY, World, granules, ticks};
+use crate::world::{MEMORY, World, address, granules, ticks};
 
 /// Checks a snapshot by every means there is.
 #[track_caller]
@@ -231,4 +231,28 @@ fn what_runs_out_of_memory_leaves_snapshots_but_not_without_end() {
     }
     assert_eq!(refused(&folder).snapshot, None, "three are enough");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn records_share_a_reading_of_the_clock_until_work_is_submitted_or_there_are_many() {
+    let world = World::timed();
+    let [s] = world.streams();
+    // From here on the heap has what it needs.
+    drop(world.bytes(&s, granules(8)));
+    let used = world.bytes(&s, granules(1));
+    world.pass(10_000);
+    let shared = world.bytes(&s, granules(1));
+    world.fill(&s, &used, 1, 1);
+    let fresh = world.bytes(&s, granules(1));
+    world.pass(10_000);
+    let many: Vec<_> = (0..70).map(|_| world.bytes(&s, 1)).collect();
+    let snapshot = world.allocator.snapshot();
+    let time_of = |buffer: &Buffer<u8>| {
+        let mut events = snapshot.devices[0].trace.iter();
+        events.rfind(|event| event.address == address(buffer)).unwrap().time_us
+    };
+    assert_eq!([&used, &shared, &fresh].map(time_of), [0, 0, 10]);
+    assert_eq!([&many[0], &many[69]].map(time_of), [10, 20]);
+    drop((used, shared, fresh, many, s));
+    world.end();
 }

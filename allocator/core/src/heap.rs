@@ -288,9 +288,8 @@ impl Heap {
     /// The waits that suffice for a request of `requested` bytes, without mapping anything: those of the run of free and
     /// pending memory whose last free is the oldest. `None` when no run is long enough.
     #[must_use]
-    pub fn sufficient_waits(&mut self, requested: u64) -> Option<Vec<Wait>> {
+    pub fn sufficient_waits(&self, requested: u64) -> Option<Vec<Wait>> {
         let bytes = rounded(requested)?;
-        self.space_mut(bytes).cool();
         let mut best: Option<(u64, usize, Vec<u64>)> = None;
         for run in self.space(bytes).runs(|content| matches!(content, Content::Free { .. } | Content::Pending(_))) {
             for first in 0..run.len() {

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_again() {
-        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/prefetch_record_stream.pickle.xz");
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../allocator/history/tests/data/oom_leak.pickle.xz");
         let opened = open(&data).expect("it is a snapshot");
         let scratch = Scratch::new();
         let path = scratch.path().join("events.parquet");
