@@ -17,6 +17,7 @@
 
 use std::cell::{Cell, UnsafeCell};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, heavy_barrier, light_barrier, pause};
@@ -91,6 +92,8 @@ unsafe impl<T: Send> Sync for Latch<T> {}
 pub(crate) struct LatchGuard<'a, T> {
     latch: &'a Latch<T>,
     way: Way<'a>,
+    /// A guard is as good as the only reference to the value: it is shared between threads only if the value may be.
+    value: PhantomData<&'a mut T>,
 }
 
 enum Way<'a> {
@@ -116,7 +119,7 @@ impl<T> Latch<T> {
     #[inline]
     pub(crate) fn lock(&self) -> LatchGuard<'_, T> {
         match self.lean_in() {
-            Some(way) => LatchGuard { latch: self, way },
+            Some(way) => LatchGuard { latch: self, way, value: PhantomData },
             None => self.lock_slowly(),
         }
     }
@@ -125,7 +128,7 @@ impl<T> Latch<T> {
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<LatchGuard<'_, T>> {
         if let Some(way) = self.lean_in() {
-            return Some(LatchGuard { latch: self, way });
+            return Some(LatchGuard { latch: self, way, value: PhantomData });
         }
         let mut streak = self.slow.try_lock()?;
         self.stop_leaning(&mut streak);
@@ -136,7 +139,7 @@ impl<T> Latch<T> {
     #[inline]
     pub(crate) fn try_lock_kindly(&self) -> Option<LatchGuard<'_, T>> {
         match self.lean_in() {
-            Some(way) => Some(LatchGuard { latch: self, way }),
+            Some(way) => Some(LatchGuard { latch: self, way, value: PhantomData }),
             None if self.leans_to.load(Ordering::Relaxed) == 0 => self.try_lock(),
             None => None,
         }
@@ -193,7 +196,7 @@ impl<T> Latch<T> {
             (streak.thread, streak.entries) = (thread, 0);
         }
         streak.entries += 1;
-        LatchGuard { latch: self, way: Way::Slow(streak) }
+        LatchGuard { latch: self, way: Way::Slow(streak), value: PhantomData }
     }
 
     /// Leans to the thread that leaves, if it has come often enough.

@@ -248,6 +248,7 @@ impl Space {
 
     /// Takes a wholly free handle out; its mapping stays behind as a ghost. `None` when it is not wholly free any more.
     pub(crate) fn take(&mut self, mapping: Mapping) -> Option<Position> {
+        self.cool();
         let known = self.mappings.get(&mapping.address) == Some(&mapping);
         let (start, tile) = known.then(|| self.containing(mapping.address))?;
         let Content::Free { since } = tile.content else { return None };
@@ -446,6 +447,17 @@ mod tests {
         space.unmap(2 * GRANULE);
         space.check().unwrap();
         assert_eq!(space.largest_free(), 0);
+    }
+
+    #[test]
+    fn a_handle_of_the_block_that_was_freed_last_can_leave() {
+        let mut space = space_of(2);
+        fill(&mut space, &[(1, 1), (2, 1)]);
+        let (tile, address, _) = space.place(GRANULE, GRANULE).unwrap();
+        space.free(tile, Position(7));
+        let mapping = Mapping { address, bytes: GRANULE, page: PageId(address) };
+        assert_eq!(space.take(mapping), Some(Position(7)));
+        space.check().unwrap();
     }
 
     #[test]

@@ -103,6 +103,21 @@ impl<S, M> fmt::Debug for Station<S, M> {
 }
 
 /// Being inside a [`Station`].
+///
+/// Threads share it only if they may share the state:
+///
+/// ```compile_fail,E0277
+/// use highwater_core::{Receive, StationGuard};
+///
+/// struct State(std::cell::Cell<u32>);
+///
+/// impl Receive<()> for State {
+///     fn receive(&mut self, (): ()) {}
+/// }
+///
+/// fn shared<T: Sync>() {}
+/// shared::<StationGuard<'static, State, ()>>();
+/// ```
 pub struct StationGuard<'a, S: Receive<M>, M> {
     station: &'a Station<S, M>,
     state: LatchGuard<'a, Inside<S, M>>,

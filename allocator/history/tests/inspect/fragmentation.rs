@@ -5,7 +5,7 @@ use highwater_history::{
     inspect::{At, When},
 };
 
-use crate::world::{KIB, MIB, World};
+use crate::world::{KIB, MIB, Value, World, dict};
 
 /// A segment that a small block keeps, one that two stacks keep, and one that is used well.
 #[test]
@@ -73,6 +73,19 @@ fn a_block_pins_its_pages_where_memory_is_mapped_by_pages() {
         ]
     );
     assert_eq!(told.domains[0].page_bytes, (2 + 4 + 6 + 6 + 8) * MIB);
+}
+
+/// This project maps pages, whatever a snapshot says of its segments.
+#[test]
+fn memory_of_this_project_comes_back_by_pages() {
+    let mut world = World::new();
+    world.recorder = Some(dict([("version", Value::Int(1)), ("devices", Value::List(vec![dict([])]))]));
+    let start = world.segment(40 * MIB);
+    world.put(start + 3 * MIB, 512, "a.py:1 in small");
+    let loaded = world.loaded();
+    let told = At::of(&loaded, 0, &When::End).expect("it is there").fragmentation(10);
+    let pins: Vec<_> = told.pins.iter().map(|pin| (pin.freed_bytes / MIB, pin.kept_bytes)).collect();
+    assert_eq!(pins, [(2, 2 * MIB - 512)]);
 }
 
 #[test]
