@@ -139,7 +139,7 @@ impl HeapState {
         satisfied: impl Fn(Wait) -> Satisfied,
     ) -> usize {
         let retired = self.heap.retire(now, satisfied);
-        for Retired { address, requested, .. } in &retired {
+        for Retired { address, requested } in &retired {
             let action = Action::FreeCompleted { address: *address, bytes: *requested, stream: self.number() };
             self.note(time_ns, action, context);
         }

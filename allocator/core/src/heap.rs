@@ -51,9 +51,7 @@ pub enum Satisfied {
 /// A pending free that came to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Retired {
-    /// The block that it was; its number may belong to another one by now.
-    pub block: BlockId,
-    /// Its address.
+    /// The address of the block that it was.
     pub address: u64,
     /// The length that had been asked for, bytes.
     pub requested: u64,
@@ -279,8 +277,7 @@ impl Heap {
             self.books.pending -= pending.bytes;
             self.books.cached += pending.bytes;
             self.turn(pending.block, Content::Free { since });
-            let Pending { block, address, requested, .. } = pending;
-            retired.push(Retired { block, address, requested });
+            retired.push(Retired { address: pending.address, requested: pending.requested });
         }
         retired
     }

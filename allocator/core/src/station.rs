@@ -60,15 +60,8 @@ impl<S: Receive<M>, M> Station<S, M> {
         Some(inside)
     }
 
-    /// Delivers `message` now, or leaves it for the one who enters next. Never waits.
-    pub fn send(&self, message: M) {
-        match self.enter_as_sender() {
-            Some(mut inside) => inside.receive(message),
-            None => self.leave(message),
-        }
-    }
-
-    /// Enters if that takes no time, and takes the station from nobody who uses it alone.
+    /// Enters if that takes no time, and takes the station from nobody who uses it alone. Never waits: who is not let in
+    /// [leaves](Station::leave) his message.
     #[inline]
     pub fn enter_as_sender(&self) -> Option<StationGuard<'_, S, M>> {
         let mut inside = StationGuard { station: self, state: self.state.try_lock_kindly()? };

@@ -48,7 +48,10 @@ fn a_free_from_elsewhere_reaches_whoever_enters_next() {
             .into_iter()
             .map(|message| {
                 let station = station.clone();
-                thread::spawn(move || station.send(message))
+                thread::spawn(move || match station.enter_as_sender() {
+                    Some(mut inside) => inside.receive(message),
+                    None => station.leave(message),
+                })
             })
             .collect();
         drop(station.enter());
