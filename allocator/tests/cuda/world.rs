@@ -9,6 +9,8 @@ use cudarc::nvrtc::compile_ptx;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
 use highwater::{Allocator, Buffer, MemoryStats, On, Settings, SettingsBuilder, Stream};
 
+use crate::bulk;
+
 /// Elements of a buffer of the tests: 8 MiB.
 pub(crate) const LEN: usize = 2 << 20;
 /// Their bytes.
@@ -49,8 +51,8 @@ pub(crate) struct World {
     /// The stream of the test itself, which opens gates and reads results.
     side: Arc<CudaStream>,
     fill: CudaFunction,
-    check: CudaFunction,
-    check_read_only: CudaFunction,
+    /// One for each kind of load: plain ones, those of memory that nobody writes, and in bulk where the GPU has them.
+    checks: Vec<CudaFunction>,
     gate: CudaFunction,
     kept: Mutex<Vec<CudaSlice<u32>>>,
     _alone: MutexGuard<'static, ()>,
@@ -84,6 +86,7 @@ impl World {
         let module = context.load_module(compile_ptx(KERNELS).unwrap()).unwrap();
         let [fill, check, check_read_only, gate] =
             ["fill", "check", "check_read_only", "gate"].map(|name| module.load_function(name).unwrap());
+        let checks = [check, check_read_only].into_iter().chain(bulk::check(&context)).collect();
         let side = context.new_stream().unwrap();
         let wrong = side.alloc_zeros(1).unwrap();
         let wrong_address = address_of(&wrong, &side);
@@ -95,8 +98,7 @@ impl World {
             wrong_address,
             side,
             fill,
-            check,
-            check_read_only,
+            checks,
             gate,
             kept: Mutex::default(),
             _alone: alone,
@@ -151,7 +153,7 @@ impl World {
         unsafe { launch.launch(config(64, 256)) }.unwrap();
     }
 
-    /// Looks for `value` in every word, on the guard's stream, by plain loads and by those of memory that nobody writes.
+    /// Looks for `value` in every word, on the guard's stream, by each kind of load.
     pub(crate) fn check(&self, words: &On<'_, u32>, value: u32) {
         let stream = words.stream().cuda_stream().unwrap();
         self.launch_check(&stream, words.address().0, words.len(), value);
@@ -165,7 +167,7 @@ impl World {
     }
 
     pub(crate) fn launch_check(&self, stream: &Arc<CudaStream>, address: u64, len: usize, value: u32) {
-        for check in [&self.check, &self.check_read_only] {
+        for check in &self.checks {
             let mut launch = stream.launch_builder(check);
             launch.arg(&address).arg(&len).arg(&value).arg(&self.wrong_address);
             // SAFETY: the arguments are those of the kernel, and there are `len` words at the address.
@@ -209,7 +211,12 @@ impl World {
         self.allocator.trim(0)
     }
 
-    /// Waits for everything. How many words the checks found wrong, those of the two kinds of load added up.
+    /// How many kinds of load a check is made of.
+    pub(crate) fn kinds_of_load(&self) -> u32 {
+        self.checks.len() as u32
+    }
+
+    /// Waits for everything. How many words the checks found wrong, those of all kinds of load added up.
     pub(crate) fn wrong_words(&self) -> u32 {
         self.context.synchronize().unwrap();
         self.side.clone_dtoh(&self.wrong).unwrap()[0]
