@@ -168,6 +168,7 @@ const WITH_UNSAFE: &[&str] = &[
     "kernels/src/cuda/matmul.rs",
     "kernels/src/cuda/nvrtc.rs",
     "kernels/src/host/matmul.rs",
+    "kernels/tests/gpu/gate.rs",
     "tools/shim/src/exports.rs",
     "tools/shim/src/ffi.rs",
     "tools/shim/tests/gpu.rs",

@@ -2,6 +2,8 @@
 //!
 //! Each test prints its largest errors (`--nocapture` shows them).
 
+mod gate;
+mod moves;
 #[path = "../operations/mod.rs"]
 mod operations;
 mod ranks;
