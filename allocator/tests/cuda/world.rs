@@ -4,7 +4,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaGraph, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+};
 use cudarc::nvrtc::compile_ptx;
 use highwater::device::cuda::{CudaConfig, CudaDevice};
 use highwater::{Allocator, Buffer, MemoryStats, On, Settings, SettingsBuilder, Stream};
@@ -107,7 +110,7 @@ impl World {
         world
     }
 
-    /// Loading a kernel may wait for those that run: all are run once, before any gate is closed.
+    /// Loading a kernel may wait for those that run: all are run once, before any gate is closed, and so is a graph.
     fn warm_up(&self) {
         self.gate(&self.cudarc_stream()).open();
         let mut words = self.side.alloc_zeros::<u32>(2).unwrap();
@@ -116,6 +119,8 @@ impl World {
         self.launch_check(&self.side, address, 1, 0);
         self.side.memcpy_htod(&[0u32, 0], &mut words).unwrap();
         let _ = self.side.clone_dtoh(&self.side.clone_dtod(&words).unwrap()).unwrap();
+        let graph = self.graph(&self.cudarc_stream(), |stream| self.launch_fill(stream, address, 1, 0));
+        graph.launch().unwrap();
         self.context.synchronize().unwrap();
     }
 
@@ -173,6 +178,13 @@ impl World {
             // SAFETY: the arguments are those of the kernel, and there are `len` words at the address.
             unsafe { launch.launch(config(64, 256)) }.unwrap();
         }
+    }
+
+    /// What `work` gives to a stream, as a graph.
+    pub(crate) fn graph(&self, stream: &Arc<CudaStream>, work: impl FnOnce(&Arc<CudaStream>)) -> CudaGraph {
+        stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
+        work(stream);
+        stream.end_capture(CUgraphInstantiate_flags(0)).unwrap().expect("nothing spoilt it")
     }
 
     /// A buffer of [`LEN`] words with `value` in each.

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 
 use cudarc::driver::CudaGraph;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED};
 use highwater::{Buffer, Stream};
 
 use super::{joined, moves, world, written};
@@ -11,10 +10,7 @@ use crate::world::{BYTES, LEN, World};
 
 /// A graph of a stream that writes a value to all words of a buffer.
 fn graph_of(world: &World, stream: &Stream, buffer: &Buffer<u32>, value: u32) -> CudaGraph {
-    let cuda = stream.cuda_stream().unwrap();
-    cuda.begin_capture(CU_STREAM_CAPTURE_MODE_RELAXED).unwrap();
-    world.fill(&buffer.on(stream).unwrap(), value);
-    cuda.end_capture(CUgraphInstantiate_flags(0)).unwrap().expect("nothing spoilt it")
+    world.graph(&stream.cuda_stream().unwrap(), |_| world.fill(&buffer.on(stream).unwrap(), value))
 }
 
 /// The graphs' launches are all that writes the blocks: what comes after the stream's place at the free comes after them.
