@@ -343,6 +343,26 @@ pub(crate) enum BenchWhat {
                       Exit codes: 0 it ran · 1 it failed on the way · 2 bad input, or no GPU"
     )]
     Alloc(BenchAllocArgs),
+    /// What pages that move cost a kernel that runs meanwhile, and what they are worth to a loop that prefetches
+    #[command(
+        long_about = "What pages that move cost a kernel that runs meanwhile, and what they are worth to a loop that prefetches: \
+                      its memory and the time of its steps, with lending and without. docs/benchmarks.md tells both.",
+        after_help = "Examples:\n  highwater bench moves\n  highwater bench moves --device cuda --json | jq .slowdown_percent\n\n\
+                      Exit codes: 0 it ran · 1 it failed on the way · 2 bad input, or no GPU"
+    )]
+    Moves(BenchMovesArgs),
+}
+
+/// Options of `highwater bench moves`.
+#[derive(Debug, Args)]
+pub(crate) struct BenchMovesArgs {
+    /// What it runs on
+    #[arg(long, value_enum, default_value_t = Device::Sim)]
+    pub(crate) device: Device,
+
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `highwater bench alloc`.

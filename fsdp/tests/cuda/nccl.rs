@@ -1,4 +1,4 @@
-//! NCCL with one rank in one process. (More ranks need a GPU each.)
+//! NCCL with one rank in one process. (`nccl_moves` has two.)
 
 use highwater_fsdp::group::{NcclGroup, Place, ProcessGroup, nccl_version};
 use highwater_kernels::host::Update;

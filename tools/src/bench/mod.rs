@@ -3,6 +3,7 @@
 mod alloc;
 mod churn;
 mod kernels;
+mod moves;
 pub(crate) mod workloads;
 
 use crate::cli::{BenchArgs, BenchWhat};
@@ -17,5 +18,6 @@ pub(crate) fn run(arguments: &BenchArgs) -> Result<(), Failure> {
         BenchWhat::Alloc(ref arguments) => alloc::run(arguments),
         BenchWhat::Kernels(ref arguments) => kernels::run(arguments),
         BenchWhat::Churn(ref arguments) => churn::run(arguments),
+        BenchWhat::Moves(ref arguments) => moves::run(arguments),
     }
 }

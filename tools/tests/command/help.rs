@@ -61,6 +61,7 @@ fn words_that_make_no_sense_end_with_2() {
         ("bench alloc 512", "512"),
         ("bench alloc --device gpu", "gpu"),
         ("bench alloc --recorder maybe", "maybe"),
+        ("bench moves --device gpu", "gpu"),
         ("bench alloc --recorder", "--recorder"),
         ("train --ranks four", "four"),
         ("train --steps 1.5", "1.5"),
