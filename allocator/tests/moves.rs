@@ -231,6 +231,24 @@ fn nothing_moves_while_a_stream_captures() {
     world.end();
 }
 
+/// A graph may be launched at any time: its memory stays where it is until it is dropped.
+#[test]
+fn memory_that_a_graph_keeps_does_not_move() {
+    let world = world();
+    let [s, t] = world.streams();
+    let capture = s.begin_capture().unwrap();
+    drop(world.bytes(&s, granules(4)));
+    let graph = capture.end().unwrap();
+    let rest = world.bytes(&t, granules(ALL - 4));
+    world.no_room(&t, granules(1));
+    assert_eq!(world.stats().pages_moved, 0);
+    drop(graph);
+    let moved = world.bytes(&t, granules(4));
+    assert_eq!((world.stats().pages_moved, world.stats().reserved.now), (4, ALL * GRANULE));
+    drop((moved, rest, s, t));
+    world.end();
+}
+
 #[test]
 fn memory_in_use_through_an_old_mapping_is_not_unmapped() {
     let world = world();
