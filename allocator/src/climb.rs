@@ -72,8 +72,8 @@ impl Shared {
             None => self.climb(slot, requested, context, inside)?,
         };
         drop(inside);
-        if slot.share.is_exceeded() {
-            self.settle_peak();
+        if slot.share.is_off_balance() {
+            self.balance_peak(&slot.share);
         }
         Ok(placed)
     }

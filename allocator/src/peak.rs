@@ -1,9 +1,11 @@
 //! The most bytes that were ever live at once, without a counter that all streams write.
 //!
-//! Each heap has a *share* of the peak, and the shares add up to it. A heap whose live bytes stay within its share cannot make
-//! the sum of all exceed the peak, so it asks nobody. One that goes beyond it *settles*: what others have left of their
-//! shares is collected, the peak is raised by what that does not cover, and what it does not need is divided among all.
-//! Nobody waits for a heap that somebody else is in.
+//! Each heap has a *share* of the peak, and what nobody has lies in a *pool*; together they are the peak. A heap whose live
+//! bytes stay within its share cannot make the sum of all exceed the peak, so it asks nobody. One that goes beyond it takes
+//! from the pool, and one that has much too much puts some back. Only where the pool does not suffice does it *settle*: what
+//! others do not need is collected, and the peak is raised by what that does not cover. The less is left, the smaller are
+//! the parts that are taken, so that a heap with much leaves something for the others. Nobody waits for a heap that somebody
+//! else is in.
 //!
 //! One thread at a time, the peak is exact. What a thread allocates while another one settles may be counted a request later.
 
@@ -15,11 +17,29 @@ use crate::shared::Shared;
 
 /// The peak of live bytes of all heaps.
 #[derive(Debug, Default)]
-pub(crate) struct Peak(Mutex<u64>);
+pub(crate) struct Peak {
+    bytes: Mutex<u64>,
+    pool: Pool,
+}
+
+/// What no heap has, bytes. Alone on its cache lines: all streams write it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Pool(AtomicU64);
 
 impl Peak {
     pub(crate) fn bytes(&self) -> u64 {
-        *self.0.lock()
+        *self.bytes.lock()
+    }
+}
+
+impl Pool {
+    /// Takes what is needed and a part of the rest; nothing when there is not as much.
+    fn take(&self, needed: u64, heaps: u64) -> Option<u64> {
+        let with_a_part = |pool: u64| Some(needed + pool.checked_sub(needed)? / (2 * heaps));
+        let left = |pool: u64| Some(pool - with_a_part(pool)?);
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).ok()?;
+        with_a_part(before)
     }
 }
 
@@ -31,8 +51,10 @@ pub(crate) struct Share {
     live: AtomicU64,
     /// Of those, freed by messages that are on their way.
     leaving: AtomicU64,
-    /// Written by whoever settles.
+    /// Written by whoever settles, and by whoever balances this one.
     bytes: AtomicU64,
+    /// More of the share than this is not needed. Written by whoever balances this one.
+    enough: AtomicU64,
 }
 
 impl Share {
@@ -56,10 +78,11 @@ impl Share {
         self.live.load(Ordering::Acquire).saturating_sub(self.leaving.load(Ordering::Acquire))
     }
 
-    /// Whether more is live than the share.
+    /// Whether more is live than the share, or so little that others may need the rest.
     #[inline]
-    pub(crate) fn is_exceeded(&self) -> bool {
-        self.live() > self.bytes.load(Ordering::Acquire)
+    pub(crate) fn is_off_balance(&self) -> bool {
+        // What is beyond the share is a very large number here.
+        self.bytes.load(Ordering::Acquire).wrapping_sub(self.live()) > self.enough.load(Ordering::Relaxed)
     }
 
     /// Makes the share what is live: what was left of it, and what was beyond it.
@@ -71,33 +94,47 @@ impl Share {
 }
 
 impl Shared {
-    /// A heap went beyond its share.
+    /// A heap went beyond its share, or has far too much of it.
     #[cold]
-    pub(crate) fn settle_peak(&self) {
-        let mut peak = self.peak.0.lock();
-        let slots = self.slots();
-        let (mut left, mut over) = (0, 0);
-        for slot in &slots {
+    pub(crate) fn balance_peak(&self, share: &Share) {
+        let heaps = self.count_slots();
+        let (left, over) = share.collect();
+        let took = if over == 0 {
+            // Half of it: it will be needed again.
+            self.peak.pool.0.fetch_add(left.div_ceil(2), Ordering::AcqRel);
+            left / 2
+        } else if let Some(took) = self.peak.pool.take(over, heaps) {
+            took - over
+        } else {
+            self.settle_peak(over);
+            self.peak.pool.take(0, heaps).unwrap_or(0)
+        };
+        share.bytes.fetch_add(took, Ordering::AcqRel);
+        share.enough.store(2 * took, Ordering::Relaxed);
+    }
+
+    /// So many bytes are live beyond all shares and the pool, as far as others do not have them.
+    fn settle_peak(&self, over: u64) {
+        let mut peak = self.peak.bytes.lock();
+        let (mut left, mut over) = (self.peak.pool.0.swap(0, Ordering::AcqRel), over);
+        self.for_each_slot(|slot| {
             let (more_left, more_over) = slot.share.collect();
             left += more_left;
             over += more_over;
-        }
+        });
         *peak += over.saturating_sub(left);
-        let mut rest = left.saturating_sub(over);
-        for (slot, heaps) in slots.iter().zip((1..=slots.len() as u64).rev()) {
-            let part = rest.div_ceil(heaps);
-            slot.share.bytes.fetch_add(part, Ordering::AcqRel);
-            rest -= part;
-        }
+        self.peak.pool.0.fetch_add(left.saturating_sub(over), Ordering::AcqRel);
     }
 
     /// The peak starts again from what is live now.
     pub(crate) fn reset_live_peak(&self) {
-        let mut peak = self.peak.0.lock();
-        let slots = self.slots();
-        for slot in &slots {
+        let mut peak = self.peak.bytes.lock();
+        self.peak.pool.0.store(0, Ordering::Release);
+        let mut live = 0;
+        self.for_each_slot(|slot| {
             let _ = slot.share.collect();
-        }
-        *peak = slots.iter().map(|slot| slot.share.bytes.load(Ordering::Acquire)).sum();
+            live += slot.share.bytes.load(Ordering::Acquire);
+        });
+        *peak = live;
     }
 }

@@ -37,7 +37,7 @@ impl Shared {
         let _alone = slot.recording.lock();
         slot.stamp.refresh();
         // A position of its own: work that this crate has not seen may have come since the last mark, and an older fence
-        // must not stand for this one.
+        // must not stand for this one. Frees since then have this position.
         slot.clock.mark();
         // The stamp is taken before the record: the fence covers at least what the stamp says. What holds the fence up is
         // asked after it: what is not told then, came behind the fence.
@@ -218,8 +218,8 @@ impl Shared {
         context: Context,
     ) {
         let waits = if uses.is_empty() && outside.is_empty() { Vec::new() } else { self.waits(owner, uses, outside) };
-        // Set after the uses: whoever is ordered after this mark is ordered after them too, as far as they are ordered.
-        let freed = Freed { block, since: owner.clock.mark(), waits };
+        // Read after the uses: whoever is ordered after the position is ordered after them too, as far as they are ordered.
+        let freed = Freed { block, since: owner.clock.upcoming(), waits };
         match owner.station.enter_as_sender() {
             Some(mut inside) => drop(inside.take_back(freed, context)),
             None => {

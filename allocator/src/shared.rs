@@ -113,6 +113,16 @@ impl Shared {
         self.slots.read().clone()
     }
 
+    /// How many places there are, at least one.
+    pub(crate) fn count_slots(&self) -> u64 {
+        self.slots.read().len().max(1) as u64
+    }
+
+    /// Looks at all places, in the order of their numbers, and makes none meanwhile.
+    pub(crate) fn for_each_slot(&self, look: impl FnMut(&Arc<Slot>)) {
+        self.slots.read().iter().for_each(look);
+    }
+
     /// A new place for a stream.
     pub(crate) fn add_slot(&self, driver: Driver) -> Arc<Slot> {
         self.add_place(driver.name.clone(), Some(driver))

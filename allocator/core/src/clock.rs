@@ -1,7 +1,7 @@
 //! What is known of the progress of one stream.
 //!
-//! Positions count *marks*: a mark is set **after** each submission, and at each free. A fence *covers* a position when
-//! the position was read **before** the fence was recorded: whoever set the mark had submitted its work earlier, so the
+//! Positions count *marks*: a mark is set **after** each submission, and before each record. A fence *covers* a position
+//! when the position was read **before** the fence was recorded: whoever set the mark had submitted its work earlier, so the
 //! work is before the fence. The same holds for what a stream is known to come after: read before the record, so it is
 //! never more than the fence's queue really contains; published after a wait was submitted, so whoever reads it finds
 //! the wait already in the queue. Nothing else counts as proof; in particular not the implicit order of a default
@@ -91,6 +91,17 @@ impl<F: Clone> Clock<F> {
     /// Sets a mark: call it **after** the work that it stands for has been submitted.
     pub fn mark(&self) -> Position {
         Position(self.marks.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// A position after all work that was submitted before this call, for those who would set a mark where many are set:
+    /// it writes nothing. It is the next mark's, and passed by every fence that is recorded after the next mark.
+    ///
+    /// The work is before each fence that covers the position: such a fence was recorded after that mark was set, and
+    /// whoever submits behind the fence sees the mark, and gets a later position.
+    #[inline]
+    #[must_use]
+    pub fn upcoming(&self) -> Position {
+        Position(self.marks.load(Ordering::Acquire) + 1)
     }
 
     /// The last mark.

@@ -151,6 +151,40 @@ fn a_fence_never_covers_work_submitted_after_its_stamp() {
     });
 }
 
+#[test]
+fn a_position_that_sets_no_mark_is_after_all_that_was_submitted() {
+    use loom::sync::Mutex;
+    loom::model(|| {
+        let clock = Arc::new(Clock::new(StreamIndex(0)));
+        // The driver's queue has a lock of its own.
+        let queue = Arc::new(Mutex::new(0));
+        let submitter = {
+            let (clock, queue) = (clock.clone(), queue.clone());
+            thread::spawn(move || {
+                *queue.lock().unwrap() += 1;
+                clock.upcoming()
+            })
+        };
+        let record = || {
+            clock.mark();
+            let stamp = clock.stamp();
+            let in_the_fence = *queue.lock().unwrap();
+            clock.recorded(&stamp, ());
+            in_the_fence
+        };
+        let in_the_fence = record();
+        let position = submitter.join().unwrap();
+        match clock.demand(position) {
+            Demand::Complete => panic!("nothing is complete"),
+            Demand::Fenced => assert_eq!(in_the_fence, 1, "the fence claims an operation that came after it"),
+            Demand::Record => {
+                record();
+                assert_eq!(clock.demand(position), Demand::Fenced, "the next fence covers it");
+            }
+        }
+    });
+}
+
 /// A thread publishes, then submits; another one records, then asks what holds its fence up. The answers, when the
 /// fence comes after the submission.
 fn outlook_of_a_fence_behind(publish: impl Fn(&Openness<()>) + Send + Sync + Copy + 'static, check: fn(&Outlook<()>)) {
