@@ -1,9 +1,9 @@
 //! One allocation: a block, its owner, and who else uses it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use highwater_core::{Placement, Position, Until, Uses};
+use highwater_core::{BlockId, Placement, Position, Until, Uses};
 use highwater_history::{Action, Context, SpanPath};
 use parking_lot::Mutex;
 
@@ -17,48 +17,86 @@ use crate::stream::Stream;
 
 /// Memory that is given out; dropping it gives it back.
 pub(crate) struct Allocation {
-    pub(crate) owner: Stream,
-    /// `None` for zero bytes.
-    placement: Option<Placement>,
-    bytes: u64,
-    uses: Mutex<Uses>,
-    /// Ends of uses by streams that the allocator does not know.
-    #[cfg(feature = "cuda")]
-    pub(crate) outside: crate::cuda::Events,
+    /// `None` once it is dropped.
+    owner: Option<Stream>,
+    address: u64,
+    since: Position,
+    /// Of no meaning for zero bytes, as the address.
+    block: BlockId,
     /// Whether somebody outside knows the address: exact ends of uses are not believed then.
     escaped: AtomicBool,
-    /// The graph that the memory belongs to, when it was allocated inside a capture.
-    graph: Option<Arc<GraphPool>>,
+    bytes: u64,
+    /// Set when there is something of it, which is rare: memory that its stream alone uses is small and soon made.
+    others: OnceLock<Box<Others>>,
     pub(crate) context: Context,
 }
 
+/// What is of concern for others than the owner.
+#[derive(Default)]
+struct Others {
+    uses: Mutex<Uses>,
+    /// Ends of uses by streams that the allocator does not know.
+    #[cfg(feature = "cuda")]
+    outside: crate::cuda::Events,
+    /// The graph that the memory belongs to, when it was allocated inside a capture.
+    graph: Option<Arc<GraphPool>>,
+}
+
+impl Others {
+    /// The allocation of a graph.
+    #[cold]
+    fn of(graph: Arc<GraphPool>) -> Box<Self> {
+        Box::new(Others { graph: Some(graph), ..Others::default() })
+    }
+
+    /// Whether there is more to a free than the ends of uses.
+    fn is_special(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        if !self.outside.is_empty() {
+            return true;
+        }
+        self.graph.is_some()
+    }
+}
+
 impl Allocation {
+    #[inline]
     pub(crate) fn new(owner: &Stream, bytes: u64, context: Context) -> Result<Self, AllocError> {
-        let shared = owner.shared();
-        let placement = match bytes {
-            0 => None,
-            _ => Some(shared.place(owner.slot(), bytes, context)?),
-        };
-        let graph = owner.slot().graph.get();
-        let allocation = Allocation {
-            owner: owner.clone(),
-            placement,
-            bytes,
-            uses: Mutex::new(Uses::default()),
-            #[cfg(feature = "cuda")]
-            outside: crate::cuda::Events::default(),
-            escaped: AtomicBool::new(false),
-            graph,
-            context,
-        };
+        if bytes == 0 {
+            return Ok(Self::empty(owner, context));
+        }
+        let (Placement { address, since, block, .. }, holder) = owner.place(bytes, context)?;
+        let others = owner.slot().graph.get().map_or_else(OnceLock::new, |graph| OnceLock::from(Others::of(graph)));
+        let escaped = AtomicBool::new(false);
+        let allocation = Allocation { owner: Some(holder), address, since, block, escaped, bytes, others, context };
         #[cfg(feature = "sanitizer")]
         allocation.tell_birth();
         Ok(allocation)
     }
 
+    #[cold]
+    fn empty(owner: &Stream, context: Context) -> Self {
+        Allocation {
+            owner: Some(owner.hold_for_memory(false)),
+            address: 0,
+            since: Position(0),
+            block: BlockId(0),
+            escaped: AtomicBool::new(false),
+            bytes: 0,
+            others: OnceLock::new(),
+            context,
+        }
+    }
+
+    /// The stream that it was allocated on.
+    #[inline]
+    pub(crate) fn owner(&self) -> &Stream {
+        self.owner.as_ref().expect("memory holds its stream until it is dropped")
+    }
+
     /// First address; 0 for an allocation of zero bytes.
     pub(crate) fn address(&self) -> u64 {
-        self.placement.map_or(0, |placed| placed.address)
+        self.address
     }
 
     /// Length as asked for, bytes.
@@ -68,13 +106,23 @@ impl Allocation {
 
     /// Another stream may touch the memory only after this position of the owner.
     pub(crate) fn since(&self) -> Position {
-        self.placement.map_or(Position(0), |placed| placed.since)
+        self.since
+    }
+
+    fn others(&self) -> &Others {
+        self.others.get_or_init(Box::default)
+    }
+
+    /// The events that end the uses of streams that the allocator does not know.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn outside(&self) -> &crate::cuda::Events {
+        &self.others().outside
     }
 
     /// Whether that position is over: any stream may touch the memory.
     pub(crate) fn is_settled(&self) -> bool {
         let since = self.since();
-        since == Position(0) || self.owner.slot().clock.completed() >= since
+        since == Position(0) || self.owner().slot().clock.completed() >= since
     }
 
     /// Somebody outside gets to know the address.
@@ -89,7 +137,7 @@ impl Allocation {
 
     /// Whether uses by a stream need a note; the owner's own do not.
     fn counts(&self, user: &Slot) -> bool {
-        self.placement.is_some() && user.index != self.owner.slot().index
+        self.bytes > 0 && user.index != self.owner().slot().index
     }
 
     /// Notes a use by a stream.
@@ -113,20 +161,20 @@ impl Allocation {
     pub(crate) fn close_use(&self, user: &Slot) {
         if self.counts(user) {
             let until = self.believed(Until::Position(user.clock.mark()));
-            self.uses.lock().close(user.index, until);
+            self.others().uses.lock().close(user.index, until);
         }
     }
 
     fn add_use(&self, user: &Slot, exact: bool, context: Context, add: impl FnOnce(&mut Uses)) {
         let first = {
-            let mut uses = self.uses.lock();
+            let mut uses = self.others().uses.lock();
             let known = uses.knows(user.index);
             add(&mut uses);
             !known
         };
         if first {
             let action = Action::StreamUse { address: self.address(), stream: u64::from(user.index.0), exact };
-            let slot = self.owner.slot();
+            let slot = self.owner().slot();
             let mut inside = slot.station.enter();
             inside.note(slot.stamp.read(), action, context);
         }
@@ -135,35 +183,37 @@ impl Allocation {
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let Some(placement) = self.placement else { return };
-        #[cfg(feature = "cuda")]
-        let elsewhere = self.graph.is_some() || !self.outside.is_empty();
-        #[cfg(not(feature = "cuda"))]
-        let elsewhere = self.graph.is_some();
+        let Some(owner) = self.owner.take() else { return };
+        if self.bytes == 0 {
+            return;
+        }
         // A drop has no caller's line: the line that allocated, in the span that frees.
         let context = Context { span: SpanPath::current(), ..self.context };
-        let shared = self.owner.shared();
-        if !elsewhere && !shared.process.is_forked() {
+        let mut others = self.others.take();
+        let uses = others.as_mut().map(|others| std::mem::take(others.uses.get_mut())).unwrap_or_default();
+        if !others.as_ref().is_some_and(|others| others.is_special()) && !owner.shared().process.is_forked() {
             #[cfg(feature = "sanitizer")]
-            shared.tell_free(placement.address);
-            return shared.give_back(
-                self.owner.slot(),
-                (placement.block, self.bytes),
-                self.uses.get_mut(),
-                Vec::new(),
-                context,
-            );
+            owner.shared().tell_free(self.address);
+            return owner.give_back((self.block, self.bytes), &uses, Vec::new(), context);
         }
-        let freed = Leftover {
-            owner: self.owner.clone(),
-            placement,
-            bytes: self.bytes,
-            uses: std::mem::take(self.uses.get_mut()),
+        let Others {
             #[cfg(feature = "cuda")]
-            outside: self.outside.take(),
+            mut outside,
+            graph,
+            ..
+        } = *others.unwrap_or_default();
+        let freed = Leftover {
+            owner,
+            #[cfg(feature = "sanitizer")]
+            address: self.address,
+            block: self.block,
+            bytes: self.bytes,
+            uses,
+            #[cfg(feature = "cuda")]
+            outside: outside.take(),
             context,
         };
-        match &self.graph {
+        match &graph {
             Some(graph) => graph.keep(freed),
             None => freed.give_back(),
         }
@@ -173,7 +223,9 @@ impl Drop for Allocation {
 /// What is left of an allocation that was dropped. It is live as long as a graph keeps it.
 pub(crate) struct Leftover {
     owner: Stream,
-    placement: Placement,
+    #[cfg(feature = "sanitizer")]
+    address: u64,
+    block: BlockId,
     /// Length as asked for.
     bytes: u64,
     uses: Uses,
@@ -196,7 +248,7 @@ impl Leftover {
         #[cfg(not(feature = "cuda"))]
         let outside = Vec::new();
         #[cfg(feature = "sanitizer")]
-        shared.tell_free(self.placement.address);
-        shared.give_back(self.owner.slot(), (self.placement.block, self.bytes), &self.uses, outside, self.context);
+        shared.tell_free(self.address);
+        self.owner.give_back((self.block, self.bytes), &self.uses, outside, self.context);
     }
 }

@@ -51,7 +51,7 @@ impl<T: Pod> Buffer<T> {
     /// The stream that it was allocated on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
-        &self.allocation.owner
+        self.allocation.owner()
     }
 
     /// All elements.
@@ -158,7 +158,7 @@ impl<T> View<'_, T> {
     /// The stream that the buffer was allocated on.
     #[must_use]
     pub fn stream(&self) -> &Stream {
-        &self.allocation.owner
+        self.allocation.owner()
     }
 
     /// The bytes.

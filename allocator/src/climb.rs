@@ -17,6 +17,7 @@ use crate::progress::Order;
 use crate::room::Means;
 use crate::shared::{Gate, Shared, count};
 use crate::slot::Slot;
+use crate::stream::Stream;
 
 pub(crate) type Inside<'a> = highwater_core::StationGuard<'a, HeapState, FreeMessage>;
 
@@ -59,25 +60,30 @@ impl Drop for CallbacksRun {
     }
 }
 
-impl Shared {
-    /// Meets a request of `requested` bytes (at least one) on a stream.
-    pub(crate) fn place(&self, slot: &Slot, requested: u64, context: Context) -> Result<Placement, AllocError> {
+impl Stream {
+    /// Meets a request of `requested` bytes (at least one): where, and what the memory holds.
+    pub(crate) fn place(&self, requested: u64, context: Context) -> Result<(Placement, Stream), AllocError> {
+        let (shared, slot) = (self.shared(), self.slot());
         let mut inside = slot.station.enter();
         // The bottom rung needs neither the gate nor the device.
-        let (inside, placed) = match inside.place(requested, context) {
+        let (mut inside, placed) = match inside.place(requested, context) {
             Some(placed) => {
                 inside.tally.own_free += 1;
                 (inside, placed)
             }
-            None => self.climb(slot, requested, context, inside)?,
+            None => shared.climb(slot, requested, context, inside)?,
         };
+        let prepaid = inside.prepaid.take();
         drop(inside);
+        let holder = self.hold_for_memory(prepaid);
         if slot.share.is_off_balance() {
-            self.balance_peak(&slot.share);
+            shared.balance_peak(&slot.share);
         }
-        Ok(placed)
+        Ok((placed, holder))
     }
+}
 
+impl Shared {
     /// Meets a request that the heap has no free memory for.
     #[cold]
     fn climb<'a>(

@@ -4,7 +4,8 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use highwater_core::{
-    BlockId, BlockInfo, Freed, Heap, Placement, Position, Receive, Retired, Satisfied, StreamIndex, Wait, Window,
+    BlockId, BlockInfo, Freed, Heap, Placement, Position, Prepaid, Receive, Retired, Satisfied, StreamIndex, Wait,
+    Window,
 };
 use highwater_history::{Action, Context, Record, Ring};
 
@@ -43,6 +44,7 @@ pub(crate) struct HeapState {
     pub(crate) heap: Heap,
     pub(crate) ring: Ring,
     pub(crate) tally: Tally,
+    pub(crate) prepaid: Prepaid,
     clock: Arc<Stamp>,
     share: Arc<Share>,
     stream: StreamIndex,
@@ -62,6 +64,7 @@ impl HeapState {
             heap: Heap::new(granularity),
             ring: Ring::new(history_bytes),
             tally: Tally::default(),
+            prepaid: Prepaid::default(),
             clock,
             share,
             stream,
@@ -80,7 +83,7 @@ impl HeapState {
     }
 
     /// Places a request in free memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&mut self, requested: u64, context: Context) -> Option<Placement> {
         let placed = self.heap.place(requested)?;
         self.born(placed, requested, context);
@@ -94,7 +97,7 @@ impl HeapState {
         placed
     }
 
-    #[inline]
+    #[inline(always)]
     fn born(&mut self, placed: Placement, requested: u64, context: Context) {
         self.tally.allocations += 1;
         self.tally.requested += requested;
@@ -110,18 +113,18 @@ impl HeapState {
             rounded_bytes: placed.bytes,
             stream: self.number(),
         };
-        self.note(self.clock.read(), action, context);
+        self.ring.push(Record { time_ns: self.clock.read(), action, context });
     }
 
     /// Takes a block back. The bytes that had been asked for.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_back(&mut self, freed: Freed, context: Context) -> u64 {
         self.tally.frees += 1;
         let (time_ns, stream, waits) = (self.clock.read(), self.number(), freed.waits.len());
         let BlockInfo { address, requested: bytes, .. } = self.heap.free(freed);
         self.share.set_live(self.heap.books().live);
         if waits == 0 {
-            self.note(time_ns, Action::Freed { address, bytes, stream }, context);
+            self.ring.push(Record { time_ns, action: Action::Freed { address, bytes, stream }, context });
         } else {
             let waits = u32::try_from(waits).expect("one wait for each stream");
             self.note(time_ns, Action::FreeRequested { address, bytes, stream }, context);
@@ -147,6 +150,7 @@ impl HeapState {
     }
 
     /// Adds a record to the history.
+    #[inline(never)]
     pub(crate) fn note(&mut self, time_ns: u64, action: Action, context: Context) {
         self.ring.push(Record { time_ns, action, context });
     }

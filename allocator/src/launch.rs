@@ -79,7 +79,7 @@ impl Stream {
         #[cfg(feature = "sanitizer")]
         let _here = self.shared().here(context);
         for allocation in &operands.allocations {
-            if !Arc::ptr_eq(allocation.owner.shared(), self.shared()) {
+            if !Arc::ptr_eq(allocation.owner().shared(), self.shared()) {
                 return Err(StreamError::OtherAllocator { what: "an operand" });
             }
             self.come_after(allocation, context)?;

@@ -69,6 +69,7 @@ pub mod cuda;
 mod error;
 mod fence;
 mod heap_state;
+mod hold;
 mod holders;
 mod host;
 mod launch;

@@ -13,6 +13,7 @@ use crate::fence::{Point, Recorded};
 use crate::heap_state::{FreeMessage, HeapState};
 use crate::shared::{Gate, Shared, count};
 use crate::slot::{Driver, Slot};
+use crate::stream::Stream;
 
 /// How a stream can come after a position of another one.
 #[derive(Debug)]
@@ -207,28 +208,6 @@ impl Shared {
         }
     }
 
-    /// Gives a block back to its heap, with what has to be passed first: the ends of `uses`, and `outside`.
-    #[inline]
-    pub(crate) fn give_back(
-        &self,
-        owner: &Slot,
-        (block, requested): (BlockId, u64),
-        uses: &Uses,
-        outside: Vec<Wait>,
-        context: Context,
-    ) {
-        let waits = if uses.is_empty() && outside.is_empty() { Vec::new() } else { self.waits(owner, uses, outside) };
-        // Read after the uses: whoever is ordered after the position is ordered after them too, as far as they are ordered.
-        let freed = Freed { block, since: owner.clock.upcoming(), waits };
-        match owner.station.enter_as_sender() {
-            Some(mut inside) => drop(inside.take_back(freed, context)),
-            None => {
-                owner.share.leave(requested);
-                owner.station.leave(FreeMessage { freed, context });
-            }
-        }
-    }
-
     /// What has to be passed before a block is free: the ends of `uses`, and `outside`, as far as they are not over.
     fn waits(&self, owner: &Slot, uses: &Uses, outside: Vec<Wait>) -> Vec<Wait> {
         let gate = self.gate();
@@ -311,5 +290,38 @@ impl Shared {
         self.counts.host_stall_ns.fetch_add(now - start_ns, Ordering::Relaxed);
         let action = Action::Stall { stream: u64::from(slot.index.0), stall_ns: now - start_ns };
         state.note(now, action, context);
+    }
+}
+
+impl Stream {
+    /// What a block held gives the block back to its heap, and goes, with what has to be passed first: the ends of `uses`,
+    /// and `outside`.
+    #[inline]
+    pub(crate) fn give_back(
+        self,
+        (block, requested): (BlockId, u64),
+        uses: &Uses,
+        outside: Vec<Wait>,
+        context: Context,
+    ) {
+        let owner: &Slot = self.slot();
+        let is_over = uses.is_empty() && outside.is_empty();
+        let waits = if is_over { Vec::new() } else { self.shared().waits(owner, uses, outside) };
+        // Read after the uses: whoever is ordered after the position is ordered after them too, as far as they are ordered.
+        let freed = Freed { block, since: owner.clock.upcoming(), waits };
+        let prepaid = match owner.station.enter_as_sender() {
+            Some(mut inside) => {
+                inside.take_back(freed, context);
+                self.prepay(&mut inside)
+            }
+            None => {
+                owner.share.leave(requested);
+                owner.station.leave(FreeMessage { freed, context });
+                false
+            }
+        };
+        if prepaid {
+            std::mem::forget(self);
+        }
     }
 }

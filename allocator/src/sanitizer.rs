@@ -107,11 +107,11 @@ impl Shared {
 
 impl Allocation {
     pub(crate) fn tell_birth(&self) {
-        if let Some(sanitizer) = &self.owner.shared().sanitizer
+        if let Some(sanitizer) = &self.owner().shared().sanitizer
             && self.address() != 0
         {
             let range = ByteRange::new(Address(self.address()), self.bytes());
-            sanitizer.allocated(self.owner.id(), range, self.context);
+            sanitizer.allocated(self.owner().id(), range, self.context);
             sanitizer.raise();
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytemuck::Pod;
+use highwater_core::Handles;
 use highwater_device::{Device, DeviceResult, StreamId};
 use highwater_history::{Action, Context};
 
@@ -17,9 +18,10 @@ use crate::{Buffer, Capture};
 
 /// A stream of the device with its own heap. Clones are the same stream; when the last one is gone, and the last buffer
 /// that was allocated on it, the stream is destroyed and its memory goes to a stream that comes later.
-#[derive(Clone)]
 pub struct Stream {
     inner: Arc<Inner>,
+    /// Whether it counts as a handle of the program; what memory holds does not.
+    pub(crate) is_handle: bool,
 }
 
 /// It shares no cache line with another one: each buffer counts in it.
@@ -30,6 +32,7 @@ pub(crate) struct Inner {
     pub(crate) driver: Driver,
     /// Whether the driver's stream goes away with this.
     pub(crate) owned: bool,
+    pub(crate) handles: Handles,
     tag: AtomicU64,
     /// The stream for cudarc, once somebody has asked for it.
     #[cfg(feature = "cuda")]
@@ -43,14 +46,22 @@ impl Stream {
             slot,
             driver,
             owned,
+            handles: Handles::new(),
             tag: AtomicU64::new(0),
             #[cfg(feature = "cuda")]
             cuda: std::sync::OnceLock::new(),
         }))
     }
 
+    /// A handle for the program.
     pub(crate) fn from_inner(inner: Arc<Inner>) -> Self {
-        Stream { inner }
+        inner.handles.add();
+        Stream { inner, is_handle: true }
+    }
+
+    /// One that memory holds.
+    pub(crate) fn hold(inner: Arc<Inner>) -> Self {
+        Stream { inner, is_handle: false }
     }
 
     pub(crate) fn inner(&self) -> &Arc<Inner> {
@@ -187,7 +198,7 @@ impl Stream {
     /// Makes sure that what is submitted next comes after everything that was done with the memory of `allocation`
     /// before it was given out: nothing to do on its own stream, or when it is proven.
     pub(crate) fn come_after(&self, allocation: &Allocation, context: Context) -> Result<(), StreamError> {
-        let (owner, since) = (allocation.owner.slot(), allocation.since());
+        let (owner, since) = (allocation.owner().slot(), allocation.since());
         if allocation.is_settled() || self.slot().clock.is_after(owner.index, since) {
             return Ok(());
         }
@@ -203,6 +214,12 @@ impl Stream {
             Action::WaitInserted { stream: u64::from(self.slot().index.0), for_stream: u64::from(owner.index.0) };
         self.slot().station.enter().note(shared.device.now_ns(), action, context);
         Ok(())
+    }
+}
+
+impl Clone for Stream {
+    fn clone(&self) -> Self {
+        Self::from_inner(self.inner.clone())
     }
 }
 

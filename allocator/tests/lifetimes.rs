@@ -141,6 +141,22 @@ fn a_thousand_streams_use_the_same_places_and_memory() {
 }
 
 #[test]
+fn a_stream_ends_when_its_last_handle_goes_beside_its_last_free() {
+    let world = World::timed();
+    for _ in 0..500 {
+        let [s] = world.streams();
+        let last = world.bytes(&s, 4096);
+        drop(world.bytes(&s, 4096));
+        thread::scope(|scope| {
+            scope.spawn(move || drop(last));
+            drop(s);
+        });
+        assert_eq!(places(&world), 2, "the place of a stream that is gone is used again");
+    }
+    world.end();
+}
+
+#[test]
 fn a_place_is_taken_over_only_when_its_work_is_complete() {
     let world = World::timed();
     let [s, t] = world.streams();

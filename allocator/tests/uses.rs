@@ -1,10 +1,12 @@
 //! Who else uses a block and until when: exactly, or the whole stream.
 
+use std::time::Duration;
+
 use highwater::device::{Access, Address, ByteRange, DeviceResult};
 use highwater::device::{Body, Cost, Device, Operand, Operation};
 use highwater::{Allocator, Buffer, Settings, Stream, StreamError};
 
-use crate::world::{World, address, granules, still, ticks};
+use crate::world::{GRANULE, World, address, granules, still, ticks};
 
 /// What `world` says about a use that lasts 10 ns, with 1000 ns of unrelated work after it: the time at which the memory
 /// can be had again.
@@ -248,5 +250,22 @@ fn what_an_external_call_submits_is_ordered_and_recorded() {
     });
     assert!(failed.unwrap_err().to_string().starts_with("fails on \"t\": launch: "));
     drop((second, s, t));
+    world.end();
+}
+
+/// The host has seen all that the stream was given through the allocator, and not what came after it.
+#[test]
+fn memory_is_not_returned_under_work_that_went_past_the_allocator() {
+    let world = World::timed();
+    let [s] = world.streams();
+    let block = world.bytes(&s, granules(1));
+    world.fill(&s, &block, 7, 10);
+    s.record().unwrap().wait(Duration::from_secs(1)).unwrap();
+    world.raw_read(&s, block.device_address(), GRANULE, 7, 100);
+    drop(block);
+    assert_eq!(world.allocator.trim(0), GRANULE, "it is still read");
+    world.pass(200);
+    assert_eq!(world.allocator.trim(0), 0);
+    drop(s);
     world.end();
 }

@@ -159,6 +159,7 @@ const WITH_UNSAFE: &[&str] = &[
     "allocator/device/src/cuda/driver.rs",
     "allocator/examples/cudarc_before_after.rs",
     "allocator/src/cuda/pointers.rs",
+    "allocator/src/hold.rs",
     "allocator/src/process.rs",
     "allocator/tests/cuda/typecheck.rs",
     "allocator/tests/cuda/world.rs",

@@ -158,12 +158,14 @@ impl Heap {
     }
 
     /// Places a request of `requested` bytes in free memory, if any fits.
+    #[inline(always)]
     pub fn place(&mut self, requested: u64) -> Option<Placement> {
         let bytes = rounded(requested)?;
         let (tile, address, since) = self.space_mut(bytes).place(bytes, requested)?;
         Some(self.born(Placement { block: number(tile, bytes), address, bytes, since }, requested))
     }
 
+    #[inline(always)]
     fn born(&mut self, placed: Placement, requested: u64) -> Placement {
         self.books.cached -= placed.bytes;
         self.books.live += requested;
@@ -188,7 +190,7 @@ impl Heap {
     ///
     /// # Panics
     /// When the block is not given out: whoever frees holds the block, so it cannot happen twice.
-    #[inline]
+    #[inline(always)]
     pub fn free(&mut self, freed: Freed) -> BlockInfo {
         let Freed { block, since, waits } = freed;
         let (space, tile) = self.space_of(block);

@@ -115,7 +115,7 @@ impl Space {
 
     /// Places a block: in the one that was freed last if it has the size, else in the smallest free tile that holds it, the
     /// lowest address first.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn place(&mut self, bytes: u64, requested: u64) -> Option<(TileId, u64, Position)> {
         if let Some(tile) = self.warm {
             if let (address, Tile { bytes: known, content: Content::Warm { since } }) = self.tiles.get(tile)
@@ -130,6 +130,7 @@ impl Space {
         self.place_cold(bytes, requested)
     }
 
+    #[inline(never)]
     fn place_cold(&mut self, bytes: u64, requested: u64) -> Option<(TileId, u64, Position)> {
         let tile = self.tiles.best_free(bytes)?;
         let (address, found) = self.tiles.get(tile);

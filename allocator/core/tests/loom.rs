@@ -5,7 +5,9 @@
 #![cfg(loom)]
 #![allow(unsafe_code)]
 
-use highwater_core::{Clock, Demand, Hold, Openness, Outlook, Position, Receive, Station, StreamIndex};
+use highwater_core::{
+    Clock, Demand, Handles, Hold, Openness, Outlook, Position, Prepaid, Receive, Station, StreamIndex,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -123,6 +125,40 @@ fn whoever_only_tries_does_not_come_in_to_somebody() {
         }
         other.join().unwrap();
         station.enter().touch();
+    });
+}
+
+/// What lies behind the lock of a heap whose blocks hold a stream.
+#[derive(Default)]
+struct Account(Prepaid);
+
+impl Receive<()> for Account {
+    fn receive(&mut self, (): ()) {}
+}
+
+#[test]
+fn no_count_is_left_when_the_last_handle_goes_beside_the_last_free() {
+    use loom::sync::atomic::{AtomicUsize, Ordering};
+    loom::model(|| {
+        let station = Arc::new(Station::<Account, ()>::new(Account::default()));
+        let handles = Arc::new(Handles::new());
+        handles.add();
+        // One of the handle, one of the block.
+        let counts = Arc::new(AtomicUsize::new(2));
+        let freer = {
+            let (station, handles, counts) = (station.clone(), handles.clone(), counts.clone());
+            thread::spawn(move || {
+                let left = station.enter_as_sender().is_some_and(|mut inside| inside.0.leave(&handles));
+                counts.fetch_sub(usize::from(!left), Ordering::AcqRel);
+            })
+        };
+        if handles.remove() {
+            let prepaid = station.enter().0.take_all();
+            counts.fetch_sub(prepaid, Ordering::AcqRel);
+        }
+        counts.fetch_sub(1, Ordering::AcqRel);
+        freer.join().unwrap();
+        assert_eq!(counts.load(Ordering::Acquire), 0, "a stream that nobody needs is kept");
     });
 }
 

@@ -213,9 +213,9 @@ mod tests {
         fn used_outside(&self, stream: &Stream, bytes: u64, points: Vec<Point>) -> u64 {
             let shared = self.allocator.shared();
             let context = Context::here();
-            let placed = shared.place(stream.slot(), bytes, context).unwrap();
+            let (placed, holder) = stream.place(bytes, context).unwrap();
             let waits = points.into_iter().map(|point| shared.await_outside(point)).collect();
-            shared.give_back(stream.slot(), (placed.block, bytes), &Uses::default(), waits, context);
+            holder.give_back((placed.block, bytes), &Uses::default(), waits, context);
             placed.address
         }
 

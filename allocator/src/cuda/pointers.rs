@@ -72,7 +72,7 @@ impl Drop for Errors<'_> {
 
 /// Makes memory ready for work of `stream`, and says what has to be done behind that work.
 fn begin_use<'a>(allocation: &'a Allocation, stream: &'a CudaStream) -> SyncOnDrop<'a> {
-    let owner = &allocation.owner;
+    let owner = allocation.owner();
     let device = owner.cuda_device().expect(NO_GPU);
     if allocation.bytes() == 0 {
         return SyncOnDrop::Record(None);
@@ -157,7 +157,7 @@ fn begin_outside<'a>(
         return SyncOnDrop::Sync(Some(stream));
     }
     let key: Key = (context.cu_ctx() as usize, id.0);
-    match allocation.outside.of(key, || new_event(device, context)) {
+    match allocation.outside().of(key, || new_event(device, context)) {
         Ok(event) => SyncOnDrop::Record(Some((event, stream))),
         Err(error) => {
             errors.keep(error);
@@ -185,7 +185,7 @@ fn come_after_outside(device: &CudaDevice, allocation: &Allocation, stream: &Cud
     if allocation.is_settled() {
         return Ok(());
     }
-    let owner = &allocation.owner;
+    let owner = allocation.owner();
     let doing = || format!("ordering a stream after {:?}", owner.name());
     let shared = owner.shared();
     let gate = shared.gate().ok_or_else(|| capturing(&doing()))?;
