@@ -6,6 +6,7 @@
 mod captures;
 mod ends;
 mod moves;
+mod processes;
 #[cfg(feature = "sanitizer")]
 mod sanitizer;
 mod streams;
