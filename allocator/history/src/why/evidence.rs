@@ -10,6 +10,7 @@ use super::growth::Trend;
 use super::incident::{Incident, Incidents};
 use super::iterations::Iterations;
 use super::message::Message;
+use super::sharing::Sharing;
 use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
 use super::{Look, Options};
 use crate::state::curves::{Curves, Frees};
@@ -42,6 +43,8 @@ pub(super) struct Evidence<'a> {
     pub(super) limit: Option<u64>,
     /// How memory outside of the allocator went up, as the recorder measured it.
     pub(super) rise: Option<Rise>,
+    /// Who has memory of the device, as far as that is known.
+    pub(super) sharing: Sharing,
     /// Bytes of the device that the request could have had.
     pub(super) usable: u64,
     /// What was missing; `None` if there was no request.
@@ -94,6 +97,7 @@ impl<'a> Evidence<'a> {
             refused,
             limit: None,
             rise: samples.rise(),
+            sharing: Sharing::of(device, &incident, options.message.as_ref()),
             usable,
             deficit: None,
             trend,
