@@ -156,7 +156,11 @@ impl<'a> Evidence<'a> {
         let refuted_by = refuted_by.to_owned();
         // Where nothing failed the program needs no more than there is.
         let failed = self.deficit.is_some();
-        let title = if cause == Cause::A1 && !failed { "what the program holds" } else { cause.title() };
+        let title = match cause {
+            Cause::A1 if !failed => "what the program holds",
+            Cause::B1 if !failed => "fragmentation: segments are held for parts of them",
+            _ => cause.title(),
+        };
         let confidence = share * doubt;
         let (evidence, advice) = (Vec::new(), Vec::new());
         Finding { cause, title, explained_bytes, sufficient, confidence, evidence, refuted_by, advice }
