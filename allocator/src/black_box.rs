@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use highwater_device::MemoryInfo;
+use highwater_device::{MemoryInfo, ProcessMemory};
 use highwater_history::Snapshot;
 
 use crate::error::Cause;
@@ -28,6 +28,13 @@ impl Shared {
         self.add_to_snapshot(&mut snapshot, 0, info);
         let cause = if self.looks_for_cause() { cause_of(&snapshot) } else { None };
         (place.map(|(folder, file)| write(&snapshot, folder, file)), cause)
+    }
+
+    /// Who has memory of the device, if anybody is going to be told of the failure that was just counted: it takes a while
+    /// to ask.
+    pub(crate) fn processes_at_failure(&self) -> Vec<ProcessMemory> {
+        let tells = self.settings.black_box().is_some() || self.looks_for_cause();
+        if tells { self.device.processes() } else { Vec::new() }
     }
 
     /// Folder and file of the next snapshot.

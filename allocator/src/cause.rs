@@ -58,3 +58,42 @@ fn cause(finding: &Finding) -> Cause {
         advice: finding.advice.first().map(|advice| format!("{} (about {})", advice.text, size(advice.bytes))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use highwater_history::{Block, BlockState, MappedRange, Segment, StackId, TraceAction, TraceEvent};
+
+    const MIB: u64 = 1 << 20;
+
+    /// A snapshot at the failure of a request for 190 MiB, with nothing free on the device: so much is pending on its
+    /// stream, and on another one 100 MiB are free, in pieces that are less than a page.
+    fn failed(pending_bytes: u64) -> Snapshot {
+        let stack = StackId::EMPTY;
+        let block = |address, bytes, state| Block { address, bytes, requested_bytes: bytes, state, stack };
+        let [own, other] = [1 << 40, 2 << 40];
+        let range = |address, bytes, stream| MappedRange { address, bytes, stream, stack };
+        let mapped = vec![range(own, 1024 * MIB + pending_bytes, 0), range(other, 200 * MIB, 3)];
+        let mut blocks = vec![
+            block(own, 1024 * MIB, BlockState::Allocated),
+            block(own + 1024 * MIB, pending_bytes, BlockState::PendingFree),
+        ];
+        blocks.extend((0..100).map(|page| block(other + 2 * page * MIB, MIB, BlockState::Allocated)));
+        let event = |action, bytes| TraceEvent { action, address: 0, bytes, stream: 0, time_us: 1, stack, span: 0 };
+        let mut snapshot = Snapshot::new();
+        let device = snapshot.device_mut(0);
+        device.segments = Segment::runs(mapped, blocks).unwrap();
+        device.trace.push(event(TraceAction::OutOfMemory { device_free_bytes: 0 }, 190 * MIB));
+        snapshot
+    }
+
+    #[test]
+    fn what_the_evidence_does_not_decide_is_told_no_cause() {
+        let undecided = failed(100 * MIB);
+        let verdict = explain(&load(&undecided).unwrap(), &Options::default()).remove(0);
+        assert_eq!((verdict.moment, verdict.cause()), (Moment::OutOfMemory, why::Cause::X));
+        assert_eq!(of(&undecided), None);
+        let pending = of(&failed(300 * MIB)).expect("it would have been enough");
+        assert_eq!((&*pending.id, pending.bytes), ("C1", 300 * MIB));
+    }
+}

@@ -370,6 +370,7 @@ impl<'a> Climb<'a> {
         };
         let device_free = info.map(|info| info.free);
         count(&shared.counts.out_of_memory);
+        let processes = shared.processes_at_failure();
         let mut report = OutOfMemory {
             requested: self.requested,
             stream: self.slot.name().to_string(),
@@ -432,6 +433,7 @@ impl<'a> Climb<'a> {
                 if let Some(info) = info {
                     shared.note_device_memory(&mut inside, info, (time_ns, context));
                 }
+                shared.note_processes(&mut inside, &processes, (time_ns, context));
             }
         }
         report.physical += report.stray;

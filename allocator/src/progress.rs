@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use highwater_core::{BlockId, Demand, Freed, Position, Satisfied, StreamIndex, Uses, Wait};
-use highwater_device::{DeviceResult, MemoryInfo, StreamId, Waited};
+use highwater_device::{DeviceResult, MemoryInfo, ProcessMemory, StreamId, Waited};
 use highwater_history::{Action, Context, FenceState};
 
 use crate::error::{Doing, StreamError};
@@ -272,6 +272,18 @@ impl Shared {
         let held_bytes = self.ledger.physical().now;
         let action = Action::DeviceMemory { total_bytes: info.total, free_bytes: info.free, held_bytes };
         state.note(time_ns, action, context);
+    }
+
+    /// Notes who has memory of the device.
+    pub(crate) fn note_processes(
+        &self,
+        state: &mut HeapState,
+        processes: &[ProcessMemory],
+        (time_ns, context): (u64, Context),
+    ) {
+        for &ProcessMemory { pid, bytes, is_own } in processes {
+            state.note(time_ns, Action::Process { pid, bytes, is_own }, context);
+        }
     }
 
     /// Notes a host wait for memory in the counters and in the history, and what the device says of its memory: others may

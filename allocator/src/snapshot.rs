@@ -3,7 +3,7 @@
 //! Each heap is looked at under its own lock, one after the other. That is consistent: heaps never share an address.
 
 use highwater_core::{TileInfo, TileKind};
-use highwater_device::MemoryInfo;
+use highwater_device::{MemoryInfo, ProcessMemory};
 use highwater_history::{
     Action, Block, BlockState, Context, DeviceMemory, MappedRange, Noted, PendingWait, Record, Ring, Segment, Snapshot,
     StackId, StreamName, merge,
@@ -37,8 +37,16 @@ impl Allocator {
     /// Adds this device to a snapshot of several, as device number `index`.
     #[track_caller]
     pub fn add_to_snapshot(&self, snapshot: &mut Snapshot, index: usize) {
-        let info = self.shared().device.memory_info().ok();
+        let device = &self.shared().device;
+        let (info, processes) = (device.memory_info().ok(), device.processes());
         self.shared().add_to_snapshot(snapshot, index, info);
+        let notes = &mut snapshot.devices[index].notes;
+        let Some(&Noted { time_us, stack, span, .. }) = notes.device_memory.last() else { return };
+        let noted = |&ProcessMemory { pid, bytes, is_own }| {
+            let fact = highwater_history::ProcessMemory { pid, bytes, is_own };
+            Noted { time_us, stack, span, fact }
+        };
+        notes.processes.extend(processes.iter().map(noted));
     }
 }
 

@@ -170,7 +170,39 @@ fn d1_is_the_setting_or_the_open_stream_that_keeps_the_memory() {
 }
 
 #[test]
-fn e2_is_what_others_took_since_recording_began() {
+fn e1_names_the_processes_that_have_the_memory() {
+    let story = |other: u64, own: u64| {
+        let world = World::with(still());
+        let [s] = world.streams();
+        let kept = world.bytes(&s, granules(6));
+        world.device.occupy(4711, other * GRANULE);
+        let taken = take(&world, own);
+        let report = world.no_room(&s, granules(4));
+        let verdict = verdict(&world, Look::Failure);
+        taken.into_iter().for_each(|page| world.device.release(page).unwrap());
+        world.device.occupy(4711, 0);
+        drop((kept, s));
+        world.end();
+        (verdict, report)
+    };
+    let (told, report) = story(8, 0);
+    let (first, text) = certain(&told, Cause::E1);
+    assert_eq!(first.explained_bytes, 8 * GRANULE);
+    assert!(text.starts_with("process 4711 has 512.00 KiB"), "{text}");
+    assert!(told.finding(Cause::E2).is_none(), "this process took nothing past the allocator");
+    let error = report.to_string();
+    assert!(
+        error.contains("cause E1, another process on the device") && error.contains("process 4711 has 512.00 KiB"),
+        "{error}"
+    );
+
+    let (told, _) = story(1, 8);
+    certain(&told, Cause::E2);
+    assert!(told.finding(Cause::E1).is_none_or(|finding| !finding.sufficient), "without it as much would be missing");
+}
+
+#[test]
+fn e2_is_what_this_process_took_since_recording_began() {
     let world = World::with(still());
     let [s] = world.streams();
     let kept = world.bytes(&s, granules(6));

@@ -157,6 +157,7 @@ const WITH_UNSAFE: &[&str] = &[
     "allocator/core/src/latch.rs",
     "allocator/core/tests/loom.rs",
     "allocator/device/src/cuda/driver.rs",
+    "allocator/device/src/cuda/nvml.rs",
     "allocator/examples/cudarc_before_after.rs",
     "allocator/src/cuda/pointers.rs",
     "allocator/src/hold.rs",

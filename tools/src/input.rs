@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
+use highwater::history::inspect::{Repaired, repair};
 use highwater::history::read::{self, Loaded, ReadError};
 
 use crate::failure::InputError;
@@ -38,8 +39,32 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, InputError> {
 /// # Errors
 /// When it cannot be read, or is no snapshot.
 pub(crate) fn snapshot(path: &Path) -> Result<Loaded, InputError> {
-    let options = read::Options::default().salvaging();
-    read::read(&bytes(path)?, &options).map_err(|error| no_snapshot(path, &error))
+    as_it_is(path).map(mended)
+}
+
+/// As [`snapshot`], with the segments of the file also where the trace does not lead to them.
+///
+/// # Errors
+/// As those of [`snapshot`].
+pub(crate) fn as_it_is(path: &Path) -> Result<Loaded, InputError> {
+    salvage(&bytes(path)?).map_err(|error| no_snapshot(path, &error))
+}
+
+/// What is good of a file.
+///
+/// # Errors
+/// If nothing is.
+pub(crate) fn salvage(file: &[u8]) -> Result<Loaded, ReadError> {
+    read::read(file, &read::Options::default().salvaging())
+}
+
+/// A snapshot whose file is cut, with the memory that there was where its trace ends now. Its segments are of a later
+/// moment: going back from there would lead to states that never were.
+pub(crate) fn mended(loaded: Loaded) -> Loaded {
+    let compression = loaded.compression;
+    let Repaired { mut loaded, damage, .. } = repair(loaded);
+    (loaded.compression, loaded.damage) = (compression, damage);
+    loaded
 }
 
 /// What to say of a file that is no snapshot.

@@ -40,6 +40,18 @@ pub struct MemoryInfo {
     pub total: u64,
 }
 
+/// What a process has of a device's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessMemory {
+    /// Number of the process, as the driver tells it: from inside of a container it may be another one than the process
+    /// itself knows.
+    pub pid: u32,
+    /// Its memory, with its context and all libraries, bytes.
+    pub bytes: u64,
+    /// Whether it is known to be this process.
+    pub is_own: bool,
+}
+
 /// How a bounded host wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -224,6 +236,12 @@ pub trait Device: Any + Send + Sync + fmt::Debug {
 
     /// Free and total physical memory.
     fn memory_info(&self) -> DeviceResult<MemoryInfo>;
+
+    /// The processes that have memory of the device; none where nothing tells. It may take milliseconds, and is no call of
+    /// the driver's: nothing is counted, and nothing fails.
+    fn processes(&self) -> Vec<ProcessMemory> {
+        Vec::new()
+    }
 
     /// Submits an operation.
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()>;

@@ -18,7 +18,7 @@ mod operation;
 pub mod sim;
 
 pub use contract::{
-    CallCounters, Device, DeviceCall, FenceHandle, MemoryInfo, PageHandle, Properties, StreamId, Waited,
+    CallCounters, Device, DeviceCall, FenceHandle, MemoryInfo, PageHandle, ProcessMemory, Properties, StreamId, Waited,
 };
 pub use cost::{Cost, CostModel};
 pub use error::{DeviceError, DeviceResult};

@@ -7,8 +7,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    Action, Context, DeviceMemory, Frame, Noted, PendingFree, PendingWait, Record, RungTaken, Snapshot, SpanPath,
-    StackId, Stacks, Stall, StreamUse, TraceAction, TraceEvent, WaitInserted,
+    Action, Context, DeviceMemory, Frame, Noted, PendingFree, PendingWait, ProcessMemory, Record, RungTaken, Snapshot,
+    SpanPath, StackId, Stacks, Stall, StreamUse, TraceAction, TraceEvent, WaitInserted,
 };
 
 /// Name of code that is in no span.
@@ -80,6 +80,9 @@ fn add_record(device: &mut crate::DeviceHistory, record: &Record, stack: StackId
         Action::DeviceMemory { total_bytes, free_bytes, held_bytes } => {
             let fact = DeviceMemory { total_bytes, free_bytes, held_bytes };
             notes.device_memory.push(Noted { time_us, stack, span, fact });
+        }
+        Action::Process { pid, bytes, is_own } => {
+            notes.processes.push(Noted { time_us, stack, span, fact: ProcessMemory { pid, bytes, is_own } });
         }
     }
 }
@@ -217,6 +220,7 @@ mod tests {
                     },
                 ),
                 record(7_000, span, Action::DeviceMemory { total_bytes: 9, free_bytes: 4, held_bytes: 3 }),
+                record(7_000, span, Action::Process { pid: 5, bytes: 2, is_own: true }),
             ],
         );
         let notes = &snapshot.devices[0].notes;
@@ -230,6 +234,7 @@ mod tests {
         let awaited = PendingWait { address: 1, stream: 2, position: 3, fence, held_by: Some(4) };
         assert_eq!((notes.awaited[0].fact, notes.awaited[0].time_us), (awaited, 6));
         assert_eq!(notes.device_memory[0].fact.other_bytes(), 2);
+        assert_eq!(notes.processes[0].fact, ProcessMemory { pid: 5, bytes: 2, is_own: true });
         assert_eq!((notes.stream_uses[0].time_us, notes.waits_inserted[0].time_us), (1, 5));
         assert_eq!(snapshot.span_paths, ["", "train/step i=1"]);
         assert_eq!((notes.rungs[0].span, notes.stalls[0].span), (1, 0));

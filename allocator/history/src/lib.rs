@@ -98,8 +98,8 @@ pub use {
     save::{SaveError, replace_file},
     snapshot::{
         AllocatorSettings, Annotation, Block, BlockState, DeviceHistory, DeviceMemory, DeviceNotes, Noted, PendingFree,
-        PendingWait, RungTaken, Segment, SegmentKind, Snapshot, Stage, Stall, StreamName, StreamUse, TraceAction,
-        TraceEvent, WaitInserted,
+        PendingWait, ProcessMemory, RungTaken, Segment, SegmentKind, Snapshot, Stage, Stall, StreamName, StreamUse,
+        TraceAction, TraceEvent, WaitInserted,
     },
     stacks::{Frame, StackId, Stacks},
     write::WriteError,

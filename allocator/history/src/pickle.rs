@@ -112,6 +112,7 @@ words! {
     TotalBytes => "total_bytes",
     FreeBytes => "free_bytes",
     HeldBytes => "held_bytes",
+    Pid => "pid",
 }
 
 pub(crate) struct Pickle<W> {

@@ -201,6 +201,15 @@ pub enum Action {
         /// Of the rest, held by this allocator, bytes.
         held_bytes: u64,
     },
+    /// A process had memory of the device. One record for each, with the time at which they were asked for.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its memory, bytes.
+        bytes: u64,
+        /// Whether it is known to be this process.
+        is_own: bool,
+    },
 }
 
 macro_rules! rungs {

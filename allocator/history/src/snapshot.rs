@@ -244,6 +244,8 @@ pub struct DeviceNotes {
     pub awaited: Vec<Noted<PendingWait>>,
     /// What the device said of its memory, now and then.
     pub device_memory: Vec<Noted<DeviceMemory>>,
+    /// Who had memory of the device, at failures and at the end, where the device told: those of one time together.
+    pub processes: Vec<Noted<ProcessMemory>>,
 }
 
 impl DeviceNotes {
@@ -259,6 +261,7 @@ impl DeviceNotes {
             .chain(of(&self.waits_inserted))
             .chain(of(&self.awaited))
             .chain(of(&self.device_memory))
+            .chain(of(&self.processes))
     }
 }
 
@@ -369,6 +372,17 @@ impl DeviceMemory {
     pub fn other_bytes(self) -> u64 {
         self.total_bytes.saturating_sub(self.free_bytes).saturating_sub(self.held_bytes)
     }
+}
+
+/// What a process had of a device's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProcessMemory {
+    /// Its number, as the driver tells it (`pid`).
+    pub pid: u32,
+    /// Its memory, with its context and all libraries, bytes (`size`).
+    pub bytes: u64,
+    /// Whether it is known to be the process that recorded (`own`, left out if not).
+    pub is_own: bool,
 }
 
 impl Snapshot {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use highwater_device::{
     Access, Address, ByteRange, CallCounters, Device, DeviceResult, FenceHandle, HostMemory, MemoryInfo, Operation,
-    PageHandle, Properties, StreamId, Waited,
+    PageHandle, ProcessMemory, Properties, StreamId, Waited,
 };
 
 use crate::here::Here;
@@ -197,6 +197,10 @@ impl Device for Watched {
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         self.inner.memory_info()
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.inner.processes()
     }
 
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()> {

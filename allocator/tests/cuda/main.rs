@@ -7,6 +7,7 @@ mod bulk;
 mod captures;
 mod ends;
 mod moves;
+mod processes;
 #[cfg(feature = "sanitizer")]
 mod sanitizer;
 mod streams;

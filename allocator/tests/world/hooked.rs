@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use highwater::device::sim::SimDevice;
 use highwater::device::{
     Address, CallCounters, Device, DeviceCall, DeviceResult, FenceHandle, HostMemory, MemoryInfo, Operation,
-    PageHandle, Properties, StreamId, Waited,
+    PageHandle, ProcessMemory, Properties, StreamId, Waited,
 };
 
 type Hook = Box<dyn FnOnce() + Send>;
@@ -100,6 +100,10 @@ impl Device for HookedDevice {
 
     fn is_capturing(&self) -> bool {
         self.inner.is_capturing()
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.inner.processes()
     }
 
     pass_on! {

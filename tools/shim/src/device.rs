@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use highwater::device::cuda::CudaDevice;
 use highwater::device::{
     Address, CallCounters, Device, DeviceCall, DeviceError, DeviceResult, FenceHandle, HostMemory, MemoryInfo,
-    Operation, PageHandle, Properties, StreamId, Waited,
+    Operation, PageHandle, ProcessMemory, Properties, StreamId, Waited,
 };
 use parking_lot::RwLock;
 
@@ -229,6 +229,10 @@ impl Device for ProgramDevice {
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         self.gpu.memory_info()
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.gpu.processes()
     }
 
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()> {

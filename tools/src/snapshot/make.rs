@@ -53,9 +53,9 @@ pub(super) fn slice(arguments: &SliceArgs) -> Result<(), Failure> {
 /// Writes what is good of a file.
 pub(super) fn repair(arguments: &RepairArgs) -> Result<(), Failure> {
     check_out(&arguments.out, &arguments.file)?;
-    let opened = open(&arguments.file)?;
-    let unknown: u64 = opened.loaded.unknown_keys.values().sum();
-    let Repaired { loaded, cut, damage, .. } = inspect::repair(opened.loaded);
+    let (place, file) = (crate::input::place(&arguments.file), crate::input::as_it_is(&arguments.file)?);
+    let unknown: u64 = file.unknown_keys.values().sum();
+    let Repaired { loaded, cut, damage, .. } = inspect::repair(file);
     let opens = save(&loaded, &arguments.out)?;
     let segments: usize = loaded.devices.iter().map(|device| device.segments.len()).sum();
     let out = arguments.out.display();
@@ -77,7 +77,7 @@ pub(super) fn repair(arguments: &RepairArgs) -> Result<(), Failure> {
     notes.extend(opens);
     text::tell_notes(&mut words, &notes, style());
     let json = json!({
-        "file": opened.place,
+        "file": place,
         "out": out.to_string(),
         "events": loaded.events(),
         "segments": segments,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use highwater::history::read;
 use highwater::history::why::{Message, Options, explain};
 
-use super::{Answer, unreadable};
+use super::{Answer, Ranks, unreadable};
 use crate::failure::{Failure, InputError};
-use crate::input::{bytes, place};
+use crate::input::{bytes, mended, place, salvage};
 
 /// A snapshot that is no JSON begins so: a pickle, gzip, xz, zstd.
 const STARTS: &[&[u8]] = &[b"\x80", b"\x1f\x8b", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd"];
@@ -26,6 +26,12 @@ fn starts_a_snapshot(start: &[u8]) -> bool {
     is_snapshot(start) && (!read::is_json(start) || KEYS.iter().any(has))
 }
 
+/// Whether a file that is empty was to be one, by its name.
+fn is_called_a_snapshot(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    name.split('.').skip(1).any(|part| matches!(part, "pickle" | "pkl"))
+}
+
 /// The answer for a file, or for stdin if the path is `-`.
 pub(super) fn answer(path: &Path, options: &Options, device: Option<usize>) -> Result<Answer, Failure> {
     explained(place(path), &bytes(path)?, options, device)
@@ -38,8 +44,8 @@ fn explained(place: String, bytes: &[u8], options: &Options, device: Option<usiz
         let message = Message::parse(text).map_err(|error| wrong(error.to_string()))?;
         return Ok(Answer { place, verdicts: vec![message.verdict()] });
     }
-    let loaded = read::read(bytes, &read::Options::default().salvaging()).map_err(|error| wrong(error.to_string()))?;
-    let mut verdicts = explain(&loaded, options);
+    let loaded = salvage(bytes).map_err(|error| wrong(error.to_string()))?;
+    let mut verdicts = explain(&mended(loaded), options);
     if let Some(device) = device {
         verdicts.retain(|verdict| verdict.device == device);
         if verdicts.is_empty() {
@@ -60,25 +66,39 @@ pub(super) fn message(path: &Path) -> Result<Message, Failure> {
     Ok(Message::parse(text).map_err(|error| wrong(error.to_string()))?)
 }
 
-/// The answers for the snapshots of a folder, by rank, as many at a time as there are cores.
-pub(super) fn ranks(folder: &Path, options: &Options, device: Option<usize>) -> Result<Vec<Answer>, Failure> {
+/// The answers for the snapshots of a folder, by rank, as many at a time as there are cores. A rank that died while it
+/// wrote may leave a file that is none: the others are told all the same.
+///
+/// # Errors
+/// When there is no snapshot, or none of them can be read.
+pub(super) fn ranks(folder: &Path, options: &Options, device: Option<usize>) -> Result<Ranks, Failure> {
     let mut paths = snapshots(folder)?;
     if paths.is_empty() {
         return Err(InputError::NoSnapshots(folder.to_owned()).into());
     }
     paths.sort_by_key(|path| (rank(path), path.clone()));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut answers = Vec::new();
+    let mut ranks = Ranks::default();
+    let mut first = None;
     for some in paths.chunks(cores) {
         let done: Vec<_> = std::thread::scope(|scope| {
             let started: Vec<_> = some.iter().map(|path| scope.spawn(|| answer(path, options, device))).collect();
             started.into_iter().map(|thread| thread.join().expect("reading and judging do not panic")).collect()
         });
-        for answer in done {
-            answers.push(answer?);
+        for (path, answer) in some.iter().zip(done) {
+            match answer {
+                Ok(answer) => ranks.answers.push(answer),
+                Err(failure) => {
+                    ranks.left_out.push((place(path), failure.to_string()));
+                    first.get_or_insert(failure);
+                }
+            }
         }
     }
-    Ok(answers)
+    match first {
+        Some(failure) if ranks.answers.is_empty() => Err(failure),
+        _ => Ok(ranks),
+    }
 }
 
 fn snapshots(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
@@ -91,7 +111,7 @@ fn snapshots(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
         let mut start = Vec::new();
         let read = fs::File::open(&path).and_then(|file| file.take(512).read_to_end(&mut start));
         read.map_err(|error| unreadable(&path, &error))?;
-        if starts_a_snapshot(&start) {
+        if starts_a_snapshot(&start) || start.is_empty() && is_called_a_snapshot(&path) {
             paths.push(path);
         }
     }

@@ -5,7 +5,7 @@ use highwater::history::why::{
 };
 use serde_json::{Value, json};
 
-use super::Answer;
+use super::{Answer, Ranks};
 
 /// One object: the first verdict, with those of other devices under `devices`.
 pub(super) fn answer(answer: &Answer) -> String {
@@ -13,10 +13,16 @@ pub(super) fn answer(answer: &Answer) -> String {
 }
 
 /// One object for a folder.
-pub(super) fn ranks(answers: &[Answer], odd: Option<&OddOne>) -> String {
+pub(super) fn ranks(Ranks { answers, left_out }: &Ranks, odd: Option<&OddOne>) -> String {
     let odd = odd
         .map(|odd| json!({ "file": answers[odd.index].place, "index": odd.index, "bytes": odd.bytes, "why": odd.why }));
-    json!({ "ranks": answers.iter().map(object).collect::<Vec<_>>(), "odd_one_out": odd }).to_string()
+    let left_out = left_out.iter().map(|(place, why)| json!({ "file": place, "why": why }));
+    json!({
+        "ranks": answers.iter().map(object).collect::<Vec<_>>(),
+        "odd_one_out": odd,
+        "left_out": left_out.collect::<Vec<_>>(),
+    })
+    .to_string()
 }
 
 fn object(answer: &Answer) -> Value {

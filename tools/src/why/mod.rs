@@ -21,6 +21,15 @@ struct Answer {
     verdicts: Vec<Verdict>,
 }
 
+/// What is said about the files of a folder.
+#[derive(Default)]
+struct Ranks {
+    /// By rank.
+    answers: Vec<Answer>,
+    /// Files that cannot be read, and why.
+    left_out: Vec<(String, String)>,
+}
+
 /// Explains what is given.
 ///
 /// # Errors
@@ -49,15 +58,15 @@ pub(crate) fn run(arguments: &WhyArgs) -> Result<(), Failure> {
 }
 
 fn folder(arguments: &WhyArgs, options: &Options, style: text::Style) -> Result<(), Failure> {
-    let answers = input::ranks(&arguments.input, options, arguments.device)?;
-    let first: Vec<&Verdict> = answers.iter().map(|answer| &answer.verdicts[0]).collect();
+    let ranks = input::ranks(&arguments.input, options, arguments.device)?;
+    let first: Vec<&Verdict> = ranks.answers.iter().map(|answer| &answer.verdicts[0]).collect();
     let odd = odd_one_out(&first);
     let text = match arguments.json {
-        true => json::ranks(&answers, odd.as_ref()) + "\n",
-        false => text::ranks(&answers, odd.as_ref(), style),
+        true => json::ranks(&ranks, odd.as_ref()) + "\n",
+        false => text::ranks(&ranks, odd.as_ref(), style),
     };
     output::print(&text).map_err(Failure::Print)?;
-    decided(&arguments.input.display().to_string(), arguments, &answers)
+    decided(&arguments.input.display().to_string(), arguments, &ranks.answers)
 }
 
 /// Whether a failure was explained, if there was one.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use highwater::history::why::{Cause, Finding, Growth, Moment, OddOne, SiteBytes, Timeline, Verdict, size};
 
-use super::Answer;
+use super::{Answer, Ranks};
 use crate::snapshot::text::duration;
 
 /// How to tell it.
@@ -50,10 +50,13 @@ pub(super) fn answer(answer: &Answer, style: Style) -> String {
 }
 
 /// The text about the ranks of a folder: a line each, then the odd one, or the first that failed.
-pub(super) fn ranks(answers: &[Answer], odd: Option<&OddOne>, style: Style) -> String {
+pub(super) fn ranks(Ranks { answers, left_out }: &Ranks, odd: Option<&OddOne>, style: Style) -> String {
     let mut text = String::new();
     for answer in answers {
         let _ = writeln!(text, "{}", line(&answer.place, &answer.verdicts[0], style));
+    }
+    for (place, why) in left_out {
+        let _ = writeln!(text, "{place}: {} {why}", style.strong("left out:"));
     }
     let told = match odd {
         Some(odd) => {

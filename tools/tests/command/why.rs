@@ -115,6 +115,40 @@ fn the_ranks_of_a_folder() {
     assert!(text.contains("The odd one out: ./rank0_memory_snapshot.pickle.xz: it holds"), "{text}");
 }
 
+/// A rank that died while it wrote hides none of the others.
+#[test]
+fn files_of_a_folder_that_cannot_be_read_are_named() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("rank1.pickle"), "").unwrap();
+    fs::write(scratch.path().join("rank2.pickle"), [0x80, 4, b'.']).unwrap();
+    let ended = highwater(scratch.path(), "why .");
+    assert_eq!((ended.code, ended.stderr.lines().count()), (Some(2), 1), "{}", ended.stderr);
+    fs::copy(data("oom_leak.pickle.xz"), scratch.path().join("rank0.pickle.xz")).unwrap();
+    let ended = highwater(scratch.path(), "why .");
+    assert_eq!((ended.code, &*ended.stderr), (Some(0), ""));
+    let lines: Vec<&str> = ended.stdout.lines().collect();
+    assert!(lines[0].starts_with("./rank0.pickle.xz: F1 "), "{lines:?}");
+    assert_eq!(lines[1], "./rank1.pickle: left out: nothing is in it, ./rank1.pickle; was it written to its end?");
+    assert!(lines[2].starts_with("./rank2.pickle: left out: "), "{lines:?}");
+    let told = json(&highwater(scratch.path(), "why . --json"));
+    assert_eq!(told["left_out"][0]["file"], "./rank1.pickle");
+    assert_eq!(told["ranks"].as_array().unwrap().len(), 1);
+}
+
+/// Where a file is cut, memory is that at the end of what there is: no state is told that never was.
+#[test]
+fn a_file_that_is_cut_tells_of_no_memory_that_never_was() {
+    let scratch = Scratch::new();
+    let file = fs::read(data("oom_leak.pickle.xz")).unwrap();
+    fs::write(scratch.path().join("cut.pickle.xz"), &file[..file.len() * 2 / 3]).unwrap();
+    let told = json(&highwater(scratch.path(), "why cut.pickle.xz --json"));
+    // The file's own segments are those after the program has let go of everything.
+    let live = told["ledger"]["live_bytes"].as_u64().unwrap();
+    assert!(live > 256 << 20, "{live}");
+    let warnings = told["warnings"].as_array().unwrap();
+    assert!(warnings.len() == 1 && warnings[0].as_str().unwrap().starts_with("the file is damaged"), "{warnings:?}");
+}
+
 /// What PyTorch's snapshots lack is in this project's: who is waited for, and the host's waits.
 #[test]
 fn a_snapshot_of_this_project_names_the_stream() {

@@ -18,6 +18,7 @@ use super::driver::{self, Event};
 use super::fences::Fences;
 use super::in_flight::InFlight;
 use super::memory::Memory;
+use super::nvml;
 use super::streams::{Known, Streams};
 use super::timeline::{Described, Timeline};
 use crate::error::invalid;
@@ -25,7 +26,7 @@ use crate::operation::{check_disjoint, check_operands};
 use crate::{
     Access, Address, Body, ByteRange, CallCounters, Device, DeviceCall, DeviceError, DeviceResult, Executed,
     ExecutedKind, FenceHandle, HostBody, HostMemory, MemoryInfo, Operand, OperandBytes, Operation, PageHandle,
-    Properties, StreamId, Waited,
+    ProcessMemory, Properties, StreamId, Waited,
 };
 
 /// The library that everything begins with.
@@ -622,6 +623,14 @@ impl Device for CudaDevice {
 
     fn memory_info(&self) -> DeviceResult<MemoryInfo> {
         self.beside_captures(DeviceCall::MemoryInfo, || self.memory.lock().info())
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        // As in `bind`: what waits there is the program's.
+        let waiting = self.context.check_err();
+        let uuid = self.context.uuid();
+        self.context.record_err(waiting);
+        uuid.map_or_else(|_| Vec::new(), |uuid| nvml::processes(uuid.bytes.map(|byte| byte as u8)))
     }
 
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()> {

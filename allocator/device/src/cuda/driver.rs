@@ -1,5 +1,5 @@
-//! The calls of the driver, one function or type each, with what makes them sound. No other file of the device holds
-//! unsafe code.
+//! The calls of the driver, one function or type each, with what makes them sound. No other file of the device but `nvml`
+//! holds unsafe code.
 //!
 //! Two invariants carry all of it:
 //!

@@ -2,7 +2,7 @@
 //!
 //! Everything here builds where there is no CUDA. [`CudaDevice::new`] says in one line what is missing, if anything is.
 //!
-//! The files: `driver` holds the calls and all unsafe code, `device` answers the contract; `streams`, `fences` and
+//! The files: `driver` holds the calls and, with `nvml`, all unsafe code, `device` answers the contract; `streams`, `fences` and
 //! `memory` are its registries, `in_flight` what copies still need, `timeline` when operations ran, `counters` how often
 //! calls were made.
 
@@ -12,6 +12,7 @@ mod driver;
 mod fences;
 mod in_flight;
 mod memory;
+mod nvml;
 mod streams;
 mod timeline;
 

@@ -18,7 +18,7 @@ use crate::error::invalid;
 use crate::operation::{check_disjoint, check_operands};
 use crate::{
     Access, Address, Body, ByteRange, CallCounters, Device, DeviceCall, DeviceError, DeviceResult, ExecutedKind,
-    FenceHandle, HostMemory, MemoryInfo, Operand, Operation, PageHandle, Properties, StreamId, Waited,
+    FenceHandle, HostMemory, MemoryInfo, Operand, Operation, PageHandle, ProcessMemory, Properties, StreamId, Waited,
 };
 
 /// A simulated device. Several handles may stand for one device. Ids of streams, fences and pages are unique in the
@@ -119,6 +119,14 @@ impl SimDevice {
     pub fn fail_fence(&self, nth: u64) {
         assert!(nth > 0, "records are counted from 1");
         self.shared.lock().devices[self.index].injections.fail_fence(nth);
+    }
+
+    /// Another process has `bytes` of this device's memory from now on; 0 when it is gone.
+    ///
+    /// # Panics
+    /// When so much is not free, or `pid` is 1, which is this process.
+    pub fn occupy(&self, pid: u32, bytes: u64) {
+        self.shared.lock().devices[self.index].memory.occupy(pid, bytes);
     }
 
     /// The host computes for `ns`. In adversarial mode it only gives way to devices and other hosts.
@@ -515,6 +523,10 @@ impl Device for SimDevice {
             |state| state.config.cost.memory_info_ns,
             |turn| Ok(turn.state.devices[self.index].memory.info()),
         )
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.shared.lock().devices[self.index].memory.processes()
     }
 
     fn launch(&self, stream: StreamId, operation: Operation) -> DeviceResult<()> {

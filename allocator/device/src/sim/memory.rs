@@ -1,7 +1,7 @@
 //! The memory of one device: address space, physical pages, mappings, and the bytes.
 //!
 //! Invariants:
-//! - `held_bytes` is the sum of the sizes of all pages;
+//! - `held_bytes` is the sum of the sizes of all pages, and with what other processes have no more than all of it;
 //! - addresses are never given out twice, and a gap follows each reservation: a stale or overrunning address faults.
 //!
 //! Each method checks all arguments before it changes anything.
@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 
 use crate::error::invalid;
 use crate::mappings::Mappings;
-use crate::{Address, ByteRange, DeviceCall, DeviceError, DeviceResult, MemoryInfo, OperandBytes, PageHandle};
+use crate::{
+    Address, ByteRange, DeviceCall, DeviceError, DeviceResult, MemoryInfo, OperandBytes, PageHandle, ProcessMemory,
+};
 
 /// Bytes that nobody has written (a NaN pattern for every float format).
 pub(super) const UNWRITTEN: u8 = 0xFF;
@@ -18,6 +20,8 @@ pub(super) const UNWRITTEN: u8 = 0xFF;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Address space of a device, bytes.
 const SPACE_BYTES: u64 = 1 << 46;
+/// The number of the process that uses the devices.
+const OWN_PID: u32 = 1;
 
 /// Part of an operand that lies in one page.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +38,8 @@ pub(super) struct Memory {
     granularity_bytes: u64,
     total_bytes: u64,
     held_bytes: u64,
+    /// What other processes have, by their number.
+    others: BTreeMap<u32, u64>,
     next_page: u64,
     next_address: u64,
     end_address: u64,
@@ -55,6 +61,7 @@ impl Memory {
             granularity_bytes,
             total_bytes,
             held_bytes: 0,
+            others: BTreeMap::new(),
             next_page: (u64::from(ordinal) << 40) + 1,
             next_address,
             end_address: next_address + SPACE_BYTES,
@@ -64,7 +71,26 @@ impl Memory {
     }
 
     pub(super) fn info(&self) -> MemoryInfo {
-        MemoryInfo { free: self.total_bytes - self.held_bytes, total: self.total_bytes }
+        let others: u64 = self.others.values().sum();
+        MemoryInfo { free: self.total_bytes - self.held_bytes - others, total: self.total_bytes }
+    }
+
+    /// Another process has so much of the memory from now on.
+    pub(super) fn occupy(&mut self, pid: u32, bytes: u64) {
+        assert!(pid != OWN_PID, "process {pid} is this one");
+        let before = self.others.remove(&pid).unwrap_or(0);
+        let free = self.info().free;
+        assert!(bytes <= free, "{bytes} bytes for process {pid}, which had {before}: {free} bytes are left for it");
+        if bytes > 0 {
+            self.others.insert(pid, bytes);
+        }
+    }
+
+    /// Who has how much.
+    pub(super) fn processes(&self) -> Vec<ProcessMemory> {
+        let own = ProcessMemory { pid: OWN_PID, bytes: self.held_bytes, is_own: true };
+        let others = self.others.iter().map(|(&pid, &bytes)| ProcessMemory { pid, bytes, is_own: false });
+        [own].into_iter().chain(others).collect()
     }
 
     pub(super) fn reserve(&mut self, bytes: u64) -> DeviceResult<Address> {

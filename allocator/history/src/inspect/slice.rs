@@ -96,6 +96,7 @@ fn notes_of(notes: &DeviceNotes, part: &Part, is_to_the_end: bool, start: Option
         waits_inserted: within(&notes.waits_inserted, part, |_| false),
         awaited: within(&notes.awaited, part, |_| false),
         device_memory: within(&notes.device_memory, part, |_| false),
+        processes: within(&notes.processes, part, |_| false),
         ..notes.clone()
     }
 }

@@ -8,8 +8,8 @@ use super::{
     words,
 };
 use crate::{
-    DeviceMemory, DeviceNotes, FenceState, Noted, PendingFree, PendingWait, Rung, RungTaken, StackId, Stall,
-    StreamName, StreamUse, WaitInserted,
+    DeviceMemory, DeviceNotes, FenceState, Noted, PendingFree, PendingWait, ProcessMemory, Rung, RungTaken, StackId,
+    Stall, StreamName, StreamUse, WaitInserted,
 };
 
 const PLACE: &str = "the recorder's part";
@@ -140,6 +140,7 @@ impl Assembly {
                 words::WAITS_INSERTED => notes.waits_inserted = self.noted(value, key, wait_inserted)?,
                 words::AWAITED => notes.awaited = self.noted(value, key, pending_wait)?,
                 words::DEVICE_MEMORY => notes.device_memory = self.noted(value, key, device_memory)?,
+                words::PROCESSES => notes.processes = self.noted(value, key, process)?,
                 _ => self.found.count_unknown(Part::Recorder, key),
             }
         }
@@ -216,6 +217,11 @@ fn device_memory(fields: &Fields) -> Read<DeviceMemory> {
         free_bytes: fields.number(words::FREE_BYTES)?,
         held_bytes: fields.number(words::HELD_BYTES)?,
     })
+}
+
+fn process(fields: &Fields) -> Read<ProcessMemory> {
+    let is_own = fields.get(words::OWN).and_then(|value| truth(value).ok()).unwrap_or(false);
+    Ok(ProcessMemory { pid: fields.small(words::PID)?, bytes: fields.number(words::SIZE)?, is_own })
 }
 
 fn wait_inserted(fields: &Fields) -> Read<WaitInserted> {

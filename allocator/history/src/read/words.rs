@@ -117,6 +117,9 @@ words! {
     TOTAL_BYTES = "total_bytes",
     FREE_BYTES = "free_bytes",
     HELD_BYTES = "held_bytes",
+    PROCESSES = "processes",
+    PID = "pid",
+    OWN = "own",
 }
 
 /// The words that no event has as a key.

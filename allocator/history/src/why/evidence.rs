@@ -10,6 +10,7 @@ use super::growth::Trend;
 use super::incident::{Incident, Incidents};
 use super::iterations::Iterations;
 use super::message::Message;
+use super::sharing::Sharing;
 use super::verdict::{Cause, Finding, Ledger, Moment, Timeline};
 use super::{Look, Options};
 use crate::state::curves::{Curves, Frees};
@@ -42,6 +43,8 @@ pub(super) struct Evidence<'a> {
     pub(super) limit: Option<u64>,
     /// How memory outside of the allocator went up, as the recorder measured it.
     pub(super) rise: Option<Rise>,
+    /// Who has memory of the device, as far as that is known.
+    pub(super) sharing: Sharing,
     /// Bytes of the device that the request could have had.
     pub(super) usable: u64,
     /// What was missing; `None` if there was no request.
@@ -94,6 +97,7 @@ impl<'a> Evidence<'a> {
             refused,
             limit: None,
             rise: samples.rise(),
+            sharing: Sharing::of(device, &incident, options.message.as_ref()),
             usable,
             deficit: None,
             trend,
@@ -152,7 +156,11 @@ impl<'a> Evidence<'a> {
         let refuted_by = refuted_by.to_owned();
         // Where nothing failed the program needs no more than there is.
         let failed = self.deficit.is_some();
-        let title = if cause == Cause::A1 && !failed { "what the program holds" } else { cause.title() };
+        let title = match cause {
+            Cause::A1 if !failed => "what the program holds",
+            Cause::B1 if !failed => "fragmentation: segments are held for parts of them",
+            _ => cause.title(),
+        };
         let confidence = share * doubt;
         let (evidence, advice) = (Vec::new(), Vec::new());
         Finding { cause, title, explained_bytes, sufficient, confidence, evidence, refuted_by, advice }

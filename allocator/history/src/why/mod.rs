@@ -17,6 +17,7 @@ mod iterations;
 mod message;
 mod pending;
 mod ranks;
+mod sharing;
 mod verdict;
 
 use crate::StackId;

@@ -225,6 +225,15 @@ impl<'a, W: Write, S: Table> Parts<'a, W, S> {
             writer.number(Word::FreeBytes, fact.free_bytes)?;
             writer.number(Word::HeldBytes, fact.held_bytes)
         })?;
+        self.noted("processes", &notes.processes, |writer, fact| {
+            writer.number(Word::Pid, fact.pid.into())?;
+            writer.number(Word::Size, fact.bytes)?;
+            if fact.is_own {
+                writer.pickle.text("own")?;
+                writer.pickle.bool(true)?;
+            }
+            Ok(())
+        })?;
         self.pickle.end_dict()
     }
 

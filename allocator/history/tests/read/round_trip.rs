@@ -2,7 +2,7 @@
 
 use highwater_history::{
     AllocatorSettings, Annotation, BlockState, DeviceHistory, DeviceMemory, FenceState, Frame, Noted, PendingWait,
-    Snapshot, StackId, Stage, StreamName, TraceAction, TraceEvent,
+    ProcessMemory, Snapshot, StackId, Stage, StreamName, TraceAction, TraceEvent,
     read::{EventAction, Loaded, LoadedDevice, Options, Setting, TextId, read},
 };
 use proptest::prelude::*;
@@ -87,6 +87,7 @@ fn unload_device(device: &LoadedDevice, stack: &mut impl FnMut(StackId) -> Stack
     notes.waits_inserted.iter_mut().for_each(|note| place(&mut note.stack));
     notes.awaited.iter_mut().for_each(|note| place(&mut note.stack));
     notes.device_memory.iter_mut().for_each(|note| place(&mut note.stack));
+    notes.processes.iter_mut().for_each(|note| place(&mut note.stack));
     DeviceHistory { segments, trace, notes }
 }
 
@@ -153,6 +154,8 @@ fn everything_that_can_be_written_comes_back() {
     notes.awaited = awaited.map(|fact| Noted { time_us: 5, stack: StackId::EMPTY, span: 1, fact }).into();
     let fact = DeviceMemory { total_bytes: 80 << 30, free_bytes: 1 << 30, held_bytes: 50 << 30 };
     notes.device_memory = vec![Noted { time_us: 6, stack: StackId::EMPTY, span: 0, fact }];
+    let processes = [true, false].map(|is_own| ProcessMemory { pid: u32::MAX, bytes: 9 << 30, is_own });
+    notes.processes = processes.map(|fact| Noted { time_us: 6, stack: StackId::EMPTY, span: 0, fact }).into();
     let loaded = comes_back(&snapshot);
     let Noted { fact, .. } = loaded.devices[0].notes.as_ref().expect("written").stalls[0];
     assert_eq!(fact.stall_ns, 1_000_000);

@@ -32,6 +32,79 @@ fn e1_another_process() {
     assert_eq!(causes(&told(""))[0], "E2", "nobody else is there");
 }
 
+/// What the recorder of a device of 80 GiB notes at the failure of [`full`]: 1 GiB is free, and these have the rest.
+fn recorded(world: &mut World, processes: &[(u64, u64, bool)]) {
+    let (held, free) = (40 * GIB, GIB);
+    let time = ("time_us", Value::Int(world.time_us));
+    let sample = dict([
+        time.clone(),
+        ("total_bytes", Value::Int(80 * GIB)),
+        ("free_bytes", Value::Int(free)),
+        ("held_bytes", Value::Int(held)),
+    ]);
+    let process = |&(pid, bytes, own): &(u64, u64, bool)| {
+        let entries = [time.clone(), ("pid", Value::Int(pid)), ("size", Value::Int(bytes)), ("own", Value::Bool(own))];
+        dict(entries)
+    };
+    let device = dict([
+        ("name", text("gpu")),
+        ("capacity_bytes", Value::Int(80 * GIB)),
+        ("device_memory", Value::List(vec![sample])),
+        ("processes", Value::List(processes.iter().map(process).collect())),
+    ]);
+    world.recorder = Some(dict([("version", Value::Int(1)), ("devices", Value::List(vec![device]))]));
+}
+
+#[test]
+fn e1_shows_by_what_the_driver_told_without_a_text() {
+    let told = |processes: &[(u64, u64, bool)]| {
+        let mut world = full();
+        recorded(&mut world, processes);
+        world.why()
+    };
+    let own = (7, 40 * GIB + 512 * MIB, true);
+    let verdict = told(&[(4711, 38 * GIB, false), own]);
+    let first = &verdict.findings[0];
+    assert_eq!((causes(&verdict)[0].as_str(), first.explained_bytes), ("E1", 38 * GIB));
+    assert_eq!((first.sufficient, first.confidence), (true, 1.0));
+    assert_eq!(first.evidence[0], "process 4711 has 38.00 GiB");
+    assert!(!causes(&verdict).contains(&"E2".to_owned()), "a context is all that this process has beside");
+
+    // The same bytes, of this process.
+    let verdict = told(&[(4711, GIB, false), (7, 78 * GIB, true)]);
+    assert_eq!(causes(&verdict)[0], "E2");
+    assert_eq!((verdict.findings[0].explained_bytes, verdict.findings[0].confidence), (38 * GIB - 512 * MIB, 1.0));
+    assert!(!causes(&verdict).contains(&"E1".to_owned()), "a part in eighty is not worth a word");
+
+    // Either is enough.
+    assert_eq!(causes(&told(&[(4711, 9 * GIB, false), (7, 70 * GIB, true)]))[..2], ["E2", "E1"]);
+    assert_eq!(causes(&told(&[(4711, 29 * GIB, false), (7, 50 * GIB, true)]))[..2], ["E1", "E2"]);
+}
+
+#[test]
+fn whose_it_is_stays_open_where_nobody_told() {
+    let mut world = full();
+    recorded(&mut world, &[]);
+    let verdict = world.why();
+    let first = &verdict.findings[0];
+    assert_eq!((causes(&verdict)[0].as_str(), first.confidence), ("E2", 0.5));
+    assert!(first.evidence[1].starts_with("whether this process has it (E2) or another one (E1)"), "{first:?}");
+    assert!(first.refuted_by.contains("(E1)"), "{first:?}");
+}
+
+#[test]
+fn numbers_of_processes_differ_in_a_container() {
+    let told = |processes: &[(u64, u64, bool)]| {
+        let mut world = full();
+        recorded(&mut world, processes);
+        causes(&world.why())[0].clone()
+    };
+    // Nobody has the number that this process knows as its own. One alone has what the allocator holds.
+    assert_eq!(told(&[(4711, 38 * GIB, false), (4712, 41 * GIB, false)]), "E1");
+    // Two have, so nothing is known.
+    assert_eq!(told(&[(4711, 40 * GIB, false), (4712, 40 * GIB, false)]), "E2");
+}
+
 #[test]
 fn e2_this_process_outside_of_the_allocator() {
     let verdict = full().why_with(&capacity(48 * GIB));

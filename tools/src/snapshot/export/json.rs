@@ -66,6 +66,7 @@ pub(super) fn stacks(loaded: &Loaded) -> Vec<StackId> {
             used.extend(notes.waits_inserted.iter().map(|note| note.stack));
             used.extend(notes.awaited.iter().map(|note| note.stack));
             used.extend(notes.device_memory.iter().map(|note| note.stack));
+            used.extend(notes.processes.iter().map(|note| note.stack));
         }
     }
     used.sort_unstable();
@@ -209,6 +210,9 @@ fn notes(notes: &DeviceNotes) -> Value {
                 "free_bytes": fact.free_bytes,
                 "held_bytes": fact.held_bytes,
             })
+        }),
+        "processes": noted(&notes.processes, |fact| {
+            json!({ "pid": fact.pid, "bytes": fact.bytes, "own": fact.is_own })
         }),
     })
 }

@@ -33,8 +33,10 @@ fn pinners(e: &Evidence) -> Vec<(String, u64, u64)> {
 }
 
 fn describe(e: &Evidence, finding: Finding, free: u64, action: &str) -> Finding {
+    // Where no request failed there is none that they could serve.
+    let which = if e.deficit.is_some() { " that it could be served from" } else { "" };
     let mut finding = finding.says(format!(
-        "{} are free in segments that it could be served from; the largest piece has {}",
+        "{} are free in segments{which}; the largest piece has {}",
         size(free),
         size(e.ledger.largest_run_bytes)
     ));

@@ -60,8 +60,20 @@ pub(super) fn all(evidence: &Evidence) -> Vec<Finding> {
     } else {
         findings.sort_by_key(|finding| (!finding.sufficient, Reverse(finding.explained_bytes)));
     }
+    larger_part_first(&mut findings);
     missing::add(evidence, &mut findings);
     findings
+}
+
+/// Memory outside of the allocator may be others' and this process's own at once: if either is enough, the larger part is
+/// told first.
+fn larger_part_first(findings: &mut [Finding]) {
+    let place = |cause: Cause| findings.iter().position(|finding| finding.cause == cause && finding.sufficient);
+    if let (Some(others), Some(own)) = (place(Cause::E1), place(Cause::E2))
+        && findings[own].explained_bytes > findings[others].explained_bytes
+    {
+        findings.swap(others, own);
+    }
 }
 
 fn rest(finding: &Finding) -> i64 {

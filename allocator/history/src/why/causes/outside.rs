@@ -4,7 +4,11 @@ use super::advice;
 use super::streams::time;
 use crate::why::counterfactuals::CONTEXT_BYTES;
 use crate::why::evidence::{Evidence, Rise};
+use crate::why::sharing::Sharing;
 use crate::why::verdict::{Cause, Finding, Moment, size};
+
+/// Most processes that are named.
+const MOST_NAMED: usize = 4;
 
 /// From which part of the device, and from how many bytes, memory outside of the allocator is worth a word.
 fn stands_out(other: u64, capacity: u64) -> bool {
@@ -21,21 +25,29 @@ fn sufficient(e: &Evidence) -> bool {
     e.counterfactuals.outside.fits == Some(true) && !e.refused && e.deficit != Some(0)
 }
 
-/// E1: other processes, which only a message names.
+/// E1: other processes, which a message names, or the recorder where the driver told it.
 pub(super) fn other_process(e: &Evidence) -> Option<Finding> {
-    let outside = outside(e)?;
-    let message = e.message?;
-    let others: u64 = message.processes.iter().map(|process| process.bytes).sum();
-    if others == 0 {
+    let (other, whole) = (e.ledger.other_bytes?, e.ledger.capacity_bytes?);
+    let Sharing { others, own_bytes, measured } = &e.sharing;
+    let bytes = e.sharing.others_bytes().min(other);
+    let counts = if *measured { bytes > whole / 50 && e.matters(bytes) } else { bytes > 0 && stands_out(other, whole) };
+    if !counts || e.incident.moment == Moment::End {
         return None;
     }
-    let explained = others.min(outside);
-    let fits = sufficient(e) && 2 * explained >= outside;
-    let mut finding = e.found(Cause::E1, explained, fits, "no other process uses the device, or always as much");
-    for process in message.processes.iter().take(4) {
+    let enough = if *measured { e.deficit.is_some_and(|deficit| bytes >= deficit) } else { 2 * bytes >= other };
+    let fits = sufficient(e) && enough;
+    let mut finding = e.found(Cause::E1, bytes, fits, "the other processes always have as much, and there was room");
+    for process in others.iter().take(MOST_NAMED) {
         finding = finding.says(format!("process {} has {}", process.pid, size(process.bytes)));
     }
-    Some(finding.advises(explained, advice::PROCESS))
+    if let Some(more) = others.len().checked_sub(MOST_NAMED).filter(|&more| more > 0) {
+        finding = finding.says(format!("{more} more processes have less each"));
+    }
+    let own = own_bytes.filter(|_| *measured);
+    let finding =
+        finding.says_if(own.map(|own| format!("this process has {}; the driver told both at the time", size(own))));
+    let finding = if *measured && fits { finding.with_confidence(1.0) } else { finding };
+    Some(finding.advises(bytes, advice::PROCESS))
 }
 
 /// E2: libraries, contexts and mappings of this process.
@@ -47,14 +59,18 @@ pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
         return None;
     }
     let outside = outside(e).or(rise.map(|rise| rise.to_bytes))?;
-    let others: u64 = e.message.map_or(0, |message| message.processes.iter().map(|process| process.bytes).sum());
-    let rest = outside.saturating_sub(others).saturating_sub(CONTEXT_BYTES);
-    let own = rest.max(rise.map_or(0, Rise::bytes));
-    if own == 0 || e.incident.moment == Moment::OutOfMemory && rise.is_none() && 2 * own < outside {
+    // What others have is no part of it, whenever they took it.
+    let own = match e.sharing.own_bytes {
+        Some(bytes) => bytes.saturating_sub(e.reserved()).min(outside),
+        None => outside.saturating_sub(e.sharing.others_bytes()),
+    };
+    let own = own.saturating_sub(CONTEXT_BYTES).max(rise.map_or(0, Rise::bytes).min(own));
+    let little = if e.sharing.measured { own <= whole / 50 } else { 2 * own < outside };
+    if own == 0 || e.incident.moment == Moment::OutOfMemory && rise.is_none() && little {
         return None;
     }
-    let fits = sufficient(e);
-    let finding = e.found(Cause::E2, own, fits, "the device's tools show that another process has it (E1)");
+    let fits = sufficient(e) && e.deficit.is_none_or(|deficit| own >= deficit);
+    let finding = e.found(Cause::E2, own, fits, "nvidia-smi shows that another process has it (E1)");
     let finding = finding
         .says(format!(
             "{} of {} are neither the allocator's nor free; a context takes about {}",
@@ -71,9 +87,32 @@ pub(super) fn own_process(e: &Evidence) -> Option<Finding> {
             )
         }))
         .says_if(rise.and_then(|rise| ends(e, rise)));
-    // Both ends were measured.
-    let finding = if rise.is_some() && fits { finding.with_confidence(1.0) } else { finding };
-    Some(finding.advises(own, advice::OUTSIDE))
+    Some(whose(e, finding).advises(own, advice::OUTSIDE))
+}
+
+/// Says of memory outside of the allocator whose it is, as far as that is known.
+fn whose(e: &Evidence, finding: Finding) -> Finding {
+    let Sharing { others, own_bytes, measured } = &e.sharing;
+    match own_bytes {
+        Some(bytes) if *measured => {
+            let confidence = if finding.sufficient { 1.0 } else { finding.confidence };
+            let line = format!(
+                "this process has {}, the {} others {}: the driver told it at the time",
+                size(*bytes),
+                others.len(),
+                size(e.sharing.others_bytes())
+            );
+            finding.says(line).with_confidence(confidence)
+        }
+        Some(_) => finding,
+        None if !others.is_empty() => finding,
+        None => {
+            // The bytes are measured; whose they are is not.
+            let confidence = finding.confidence / 2.0;
+            let line = "whether this process has it (E2) or another one (E1) is not recorded; nvidia-smi tells";
+            finding.says(line.into()).with_confidence(confidence)
+        }
+    }
 }
 
 /// When there will be no memory left, if it goes on so.
