@@ -7,13 +7,17 @@
 //! the parts that are taken, so that a heap with much leaves something for the others. Nobody waits for a heap that somebody
 //! else is in.
 //!
-//! One thread at a time, the peak is exact. What a thread allocates while another one settles may be counted a request later.
+//! One thread at a time, the peak is exact. What a thread allocates while another one settles is counted some requests later:
+//! those that come while it waits its turn would do nothing but wait.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::shared::Shared;
+
+/// Requests that are let go before a heap tries again to settle.
+const LET_GO: u64 = 64;
 
 /// The peak of live bytes of all heaps.
 #[derive(Debug, Default)]
@@ -55,6 +59,8 @@ pub(crate) struct Share {
     bytes: AtomicU64,
     /// More of the share than this is not needed. Written by whoever balances this one.
     enough: AtomicU64,
+    /// Requests that are still let go, because another thread settles.
+    let_go: AtomicU64,
 }
 
 impl Share {
@@ -85,6 +91,13 @@ impl Share {
         self.bytes.load(Ordering::Acquire).wrapping_sub(self.live()) > self.enough.load(Ordering::Relaxed)
     }
 
+    /// Whether this request is let go.
+    fn lets_go(&self) -> bool {
+        let left = self.let_go.load(Ordering::Relaxed);
+        self.let_go.store(left.saturating_sub(1), Ordering::Relaxed);
+        left > 0
+    }
+
     /// Makes the share what is live: what was left of it, and what was beyond it.
     fn collect(&self) -> (u64, u64) {
         let live = self.live();
@@ -97,6 +110,9 @@ impl Shared {
     /// A heap went beyond its share, or has far too much of it.
     #[cold]
     pub(crate) fn balance_peak(&self, share: &Share) {
+        if share.lets_go() {
+            return;
+        }
         let heaps = self.count_slots();
         let (left, over) = share.collect();
         let took = if over == 0 {
@@ -105,17 +121,22 @@ impl Shared {
             left / 2
         } else if let Some(took) = self.peak.pool.take(over, heaps) {
             took - over
-        } else {
-            self.settle_peak(over);
+        } else if let Some(peak) = self.peak.bytes.try_lock() {
+            self.settle_peak(peak, over);
             self.peak.pool.take(0, heaps).unwrap_or(0)
+        } else {
+            // Who settles may have made it less meanwhile.
+            let less = |bytes: u64| Some(bytes.saturating_sub(over));
+            let _ = share.bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+            share.let_go.store(LET_GO, Ordering::Relaxed);
+            return;
         };
         share.bytes.fetch_add(took, Ordering::AcqRel);
         share.enough.store(2 * took, Ordering::Relaxed);
     }
 
     /// So many bytes are live beyond all shares and the pool, as far as others do not have them.
-    fn settle_peak(&self, over: u64) {
-        let mut peak = self.peak.bytes.lock();
+    fn settle_peak(&self, mut peak: MutexGuard<'_, u64>, over: u64) {
         let (mut left, mut over) = (self.peak.pool.0.swap(0, Ordering::AcqRel), over);
         self.for_each_slot(|slot| {
             let (more_left, more_over) = slot.share.collect();

@@ -1,6 +1,6 @@
 //! What happens when another thread acts in the middle of a call: between the device's part and the allocator's.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -247,4 +247,36 @@ fn memory_that_is_used_again_while_it_is_on_its_way_is_waited_for_by_nobody_who_
     stage.t.launch("fill", Cost::exact(1)).write(&grown).submit().unwrap();
     stage.sim.cluster().settle().unwrap();
     assert!(stage.sim.cluster().hazards().is_empty());
+}
+
+/// Two streams take turns: what the one that is looked at has free is in use when it is wanted, and the other one has some.
+#[test]
+fn memory_that_others_take_each_time_is_not_needed() {
+    let stage = Stage::with(Settings::builder().page_time(1.0));
+    let Stage { device, allocator, s, .. } = &stage;
+    // A stream is asked after those that were there before it.
+    let [one, other, busy] = ["one", "other", "busy"].map(|name| allocator.create_stream(name).unwrap());
+    let taker = [one, other];
+    let handle = |stream: &Stream| stream.alloc::<u8>(granules(1)).unwrap();
+    let mut blocks = [None, Some(handle(&taker[1]))];
+    drop(handle(&taker[0]));
+    let last = handle(&busy);
+    busy.launch("long", Cost::exact(1_000_000)).write(&last).submit().unwrap();
+    drop(last);
+    // The stream whose work is under way is not done whenever it is asked.
+    let (turns, mut turn) = (Arc::new(AtomicUsize::new(0)), 0);
+    device.when_incomplete({
+        let turns = turns.clone();
+        move || {
+            blocks[turn] = Some(taker[turn].alloc::<u8>(granules(1)).unwrap());
+            turn = 1 - turn;
+            blocks[turn] = None;
+            turns.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let block = s.alloc::<u8>(granules(2)).unwrap();
+    assert!(turns.load(Ordering::Relaxed) > 0, "nobody was faster");
+    assert_eq!(allocator.memory_stats().out_of_memory, 0);
+    drop(block);
+    device.when_incomplete(|| ());
 }

@@ -103,6 +103,22 @@ fn work_on_a_buffer_that_was_freed_is_found() {
     stage.none();
 }
 
+/// A graph keeps its memory until it is gone.
+#[test]
+fn work_on_a_buffer_whose_graph_is_gone_is_found() {
+    let stage = Stage::new();
+    let capture = stage.s1.begin_capture().unwrap();
+    let x = stage.bytes(&stage.s1);
+    let address = x.device_address();
+    drop(x);
+    let graph = capture.end().unwrap();
+    stage.raw(&stage.s1, address, Access::Read);
+    stage.none();
+    drop(graph);
+    stage.raw(&stage.s1, address, Access::Read);
+    stage.one(RaceKind::AfterFree, "free of the buffer", "raw kernel");
+}
+
 #[test]
 fn memory_of_a_raw_block_is_a_buffer_too() {
     let stage = Stage::new();

@@ -23,12 +23,19 @@ enum Moment {
 pub(crate) struct HookedDevice {
     inner: Arc<SimDevice>,
     hook: Mutex<Option<(DeviceCall, Moment, Hook)>>,
+    /// Runs each time that a fence turns out not to be complete.
+    incomplete: Mutex<Option<Box<dyn FnMut() + Send>>>,
     released: AtomicU64,
 }
 
 impl HookedDevice {
     pub(crate) fn new(inner: Arc<SimDevice>) -> Arc<Self> {
-        Arc::new(HookedDevice { inner, hook: Mutex::new(None), released: AtomicU64::new(0) })
+        Arc::new(HookedDevice {
+            inner,
+            hook: Mutex::new(None),
+            incomplete: Mutex::new(None),
+            released: AtomicU64::new(0),
+        })
     }
 
     /// Fences recorded and not given back, when no record failed.
@@ -44,6 +51,11 @@ impl HookedDevice {
     /// Runs `hook` in the next `call`, after the device has acted and before the caller knows.
     pub(crate) fn after(&self, call: DeviceCall, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some((call, Moment::After, Box::new(hook)));
+    }
+
+    /// Runs `hook` after each query whose answer is no, from now on.
+    pub(crate) fn when_incomplete(&self, hook: impl FnMut() + Send + 'static) {
+        *self.incomplete.lock().unwrap() = Some(Box::new(hook));
     }
 
     /// Whether the closure has run.
@@ -102,6 +114,18 @@ impl Device for HookedDevice {
         self.inner.is_capturing()
     }
 
+    fn query(&self, fence: FenceHandle) -> DeviceResult<bool> {
+        self.reached(DeviceCall::Query, Moment::Before);
+        let complete = self.inner.query(fence);
+        self.reached(DeviceCall::Query, Moment::After);
+        if complete == Ok(false)
+            && let Some(hook) = &mut *self.incomplete.lock().unwrap()
+        {
+            hook();
+        }
+        complete
+    }
+
     fn processes(&self) -> Vec<ProcessMemory> {
         self.inner.processes()
     }
@@ -110,7 +134,6 @@ impl Device for HookedDevice {
         CreateStream: fn create_stream(&self, name: &str) -> DeviceResult<StreamId>;
         DestroyStream: fn destroy_stream(&self, stream: StreamId) -> DeviceResult<()>;
         Record: fn record(&self, stream: StreamId) -> DeviceResult<FenceHandle>;
-        Query: fn query(&self, fence: FenceHandle) -> DeviceResult<bool>;
         Wait: fn wait(&self, stream: StreamId, fence: FenceHandle) -> DeviceResult<()>;
         Synchronize: fn synchronize(&self, fence: FenceHandle, timeout_ns: Option<u64>) -> DeviceResult<Waited>;
         Elapsed: fn elapsed_ns(&self, start: FenceHandle, end: FenceHandle) -> DeviceResult<u64>;
