@@ -16,12 +16,13 @@ type Done = Result<(), Box<dyn Error>>;
 type Path = fn(&[Stream; 2]) -> Done;
 
 /// The paths by name. All of them reach a steady state: no round maps memory.
-const PATHS: [(&str, Path); 5] = [
+const PATHS: [(&str, Path); 6] = [
     ("pair-512B", pair::<512>),
     ("pair-1MiB", pair::<{ 1 << 20 }>),
     ("pair-64MiB", pair::<{ 64 << 20 }>),
     ("handover", hand_over),
     ("guard", guard),
+    ("record-stream", record_stream),
 ];
 
 /// Rounds before it is counted: more than it takes to reach the steady state.
@@ -61,6 +62,12 @@ fn hand_over([a, b]: &[Stream; 2]) -> Done {
     b.wait(&a.record()?)?;
     b.launch("read", Cost::exact(1)).read(&buffer).submit()?;
     a.wait(&b.record()?)?;
+    Ok(())
+}
+
+/// An allocation, a use by another stream until the free, and the free.
+fn record_stream([a, b]: &[Stream; 2]) -> Done {
+    a.alloc::<u8>(1 << 20)?.record_stream(b);
     Ok(())
 }
 

@@ -116,7 +116,7 @@ impl Allocator {
             for slot in self.shared.slots() {
                 let excess = self.shared.ledger.physical().now.saturating_sub(target);
                 if excess > 0 {
-                    self.shared.return_cached(&gate, &slot, &mut slot.station.enter(), excess, context);
+                    self.shared.return_cached(&gate, slot, &mut slot.station.enter(), excess, context);
                 }
             }
         }

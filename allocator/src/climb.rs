@@ -134,7 +134,7 @@ impl Shared {
         let start = self.device.now_ns();
         for &wait in waits {
             let slot = self.slot(wait.stream);
-            let Some(recorded) = self.fence_covering(gate, &slot, wait.position)? else { continue };
+            let Some(recorded) = self.fence_covering(gate, slot, wait.position)? else { continue };
             let spent = Duration::from_nanos(self.device.now_ns() - start);
             match self.wait_for(gate, &recorded, timeout.saturating_sub(spent))? {
                 Waited::Complete => {}
@@ -244,7 +244,7 @@ impl<'a> Climb<'a> {
     fn order_after(&self, gate: &Gate<'_>, inside: &mut Inside<'a>, waits: &[Wait]) -> Result<(), DeviceError> {
         for wait in waits {
             let other = self.shared.slot(wait.stream);
-            if let Order::After(recorded) = self.shared.order_after(gate, (&other, wait.position), Some(self.slot))? {
+            if let Order::After(recorded) = self.shared.order_after(gate, (other, wait.position), Some(self.slot))? {
                 self.wait_on_device(gate, &recorded)?;
                 self.note_wait(inside, wait.stream);
             }
@@ -300,7 +300,7 @@ impl<'a> Climb<'a> {
         for slot in self.others() {
             let Some(mut state) = slot.station.try_enter() else { continue };
             let most = missing.saturating_sub(returned);
-            returned += self.shared.return_cached(gate, &slot, &mut state, most, self.context);
+            returned += self.shared.return_cached(gate, slot, &mut state, most, self.context);
         }
         if returned < missing {
             returned += self.shared.return_cached(gate, self.slot, own, u64::MAX, self.context);
@@ -314,9 +314,9 @@ impl<'a> Climb<'a> {
     }
 
     /// All places but the one that asks.
-    pub(crate) fn others(&self) -> impl Iterator<Item = Arc<Slot>> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = &'a Arc<Slot>> {
         let own = self.slot.index;
-        self.shared.slots().into_iter().filter(move |slot| slot.index != own)
+        self.shared.slots().filter(move |slot| slot.index != own)
     }
 
     /// Bytes that have to be returned so that the heap can grow for the request.
@@ -337,8 +337,8 @@ impl<'a> Climb<'a> {
         let (missing, mut bytes, mut waits) = (self.missing(own), 0, Vec::new());
         for slot in self.others() {
             let Some(mut state) = slot.station.try_enter() else { continue };
-            self.shared.retire(gate, &slot, &mut state, self.context);
-            for (handle_bytes, before) in self.shared.returnable_after(&slot, &mut state) {
+            self.shared.retire(gate, slot, &mut state, self.context);
+            for (handle_bytes, before) in self.shared.returnable_after(slot, &mut state) {
                 if bytes < missing {
                     bytes += handle_bytes;
                     waits.extend(before);

@@ -57,7 +57,7 @@ impl<T: Pod> HostBuffer<T> {
         while let Some(&last) = copies.last() {
             let doing = || "asking for the copies of a host buffer".to_owned();
             let gate = shared.gate().ok_or_else(|| capturing(&doing()))?;
-            let fence = shared.fence_covering(&gate, &shared.slot(last.stream), last.position).doing(doing)?;
+            let fence = shared.fence_covering(&gate, shared.slot(last.stream), last.position).doing(doing)?;
             if let Some(fence) = fence
                 && !shared.ask(&gate, &fence).doing(doing)?
             {

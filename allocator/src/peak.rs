@@ -138,11 +138,11 @@ impl Shared {
     /// So many bytes are live beyond all shares and the pool, as far as others do not have them.
     fn settle_peak(&self, mut peak: MutexGuard<'_, u64>, over: u64) {
         let (mut left, mut over) = (self.peak.pool.0.swap(0, Ordering::AcqRel), over);
-        self.for_each_slot(|slot| {
+        for slot in self.slots() {
             let (more_left, more_over) = slot.share.collect();
             left += more_left;
             over += more_over;
-        });
+        }
         *peak += over.saturating_sub(left);
         self.peak.pool.0.fetch_add(left.saturating_sub(over), Ordering::AcqRel);
     }
@@ -152,10 +152,10 @@ impl Shared {
         let mut peak = self.peak.bytes.lock();
         self.peak.pool.0.store(0, Ordering::Release);
         let mut live = 0;
-        self.for_each_slot(|slot| {
+        for slot in self.slots() {
             let _ = slot.share.collect();
             live += slot.share.bytes.load(Ordering::Acquire);
-        });
+        }
         *peak = live;
     }
 }

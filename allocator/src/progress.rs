@@ -186,7 +186,7 @@ impl Shared {
     /// Asks the streams that a heap's pending frees wait for, and ends those that are over. Returns how many.
     pub(crate) fn retire(&self, gate: &Gate<'_>, slot: &Slot, state: &mut HeapState, context: Context) -> usize {
         for wait in state.heap.awaited() {
-            if let Err(error) = self.poll(gate, &self.slot(wait.stream)) {
+            if let Err(error) = self.poll(gate, self.slot(wait.stream)) {
                 // The frees stay pending; whoever submits next gets the device's error himself.
                 tracing::warn!(%error, "asking for the progress of a stream failed");
             }
@@ -214,7 +214,7 @@ impl Shared {
         let ends = uses.iter().map(|(stream, until)| Wait { stream, position: self.slot(stream).end_of_use(until) });
         let waits = ends.chain(outside).filter(|&wait| {
             let slot = self.slot(wait.stream);
-            self.satisfied(owner, wait) == Satisfied::No && !self.is_over_now(gate.as_ref(), &slot, wait)
+            self.satisfied(owner, wait) == Satisfied::No && !self.is_over_now(gate.as_ref(), slot, wait)
         });
         waits.collect()
     }

@@ -187,12 +187,12 @@ impl<'a> Climb<'a> {
         }
         for slot in self.others().filter(|slot| !slot.openness.is_open()) {
             let Some(mut state) = slot.station.try_enter() else { continue };
-            shared.retire(gate, &slot, &mut state, self.context);
+            shared.retire(gate, slot, &mut state, self.context);
             let last = state.heap.wholly_free().into_iter().map(|(_, since)| since).max();
             let ask = |last| {
-                shared.fence_covering(gate, &slot, last)?;
-                shared.poll(gate, &slot)?;
-                shared.order_after(gate, (&slot, last), Some(self.slot))
+                shared.fence_covering(gate, slot, last)?;
+                shared.poll(gate, slot)?;
+                shared.order_after(gate, (slot, last), Some(self.slot))
             };
             let order = match last.map(ask).transpose() {
                 Ok(order) => order,
@@ -201,9 +201,9 @@ impl<'a> Climb<'a> {
                     continue;
                 }
             };
-            let proven = |since| self.is_proven(&slot, since);
+            let proven = |since| self.is_proven(slot, since);
             let (ready, rest): (Vec<Spare>, Vec<Spare>) =
-                spares_of(&slot, &mut state, proven).into_iter().partition(|spare| spare.proven);
+                spares_of(slot, &mut state, proven).into_iter().partition(|spare| spare.proven);
             now.extend(ready);
             if waits && !matches!(order, Some(Order::HeldUp(..))) {
                 later.extend(rest);
@@ -231,7 +231,7 @@ impl<'a> Climb<'a> {
             } else {
                 let slot = self.shared.slot(spare.stream);
                 let state = slot.station.try_enter();
-                state.and_then(|mut state| self.take_one(&slot, &mut state, spare))
+                state.and_then(|mut state| self.take_one(slot, &mut state, spare))
             };
             let Some(since) = since else {
                 self.add_old(back_to);
@@ -296,10 +296,10 @@ impl<'a> Climb<'a> {
         }
         for (stream, position) in last {
             let slot = self.shared.slot(stream);
-            if self.is_proven(&slot, position) {
+            if self.is_proven(slot, position) {
                 continue;
             }
-            match self.shared.order_after(gate, (&slot, position), Some(self.slot))? {
+            match self.shared.order_after(gate, (slot, position), Some(self.slot))? {
                 Order::Passed => {}
                 Order::After(recorded) if work.means.waits => {
                     self.wait_on_device(gate, &recorded)?;
@@ -398,7 +398,7 @@ impl<'a> Climb<'a> {
                 own.push(taken);
             } else {
                 let slot = self.shared.slot(spare.stream);
-                self.put_back(&slot, &mut slot.station.enter(), &taken);
+                self.put_back(slot, &mut slot.station.enter(), &taken);
             }
         }
         own

@@ -50,7 +50,8 @@ pub(crate) struct Shared {
     pub(crate) page_time: PageTime,
     pub(crate) raw: DashMap<u64, Allocation>,
     pub(crate) registry: Mutex<Registry>,
-    slots: RwLock<Vec<Arc<Slot>>>,
+    /// They are never removed, so that whoever looks one up takes no lock.
+    slots: boxcar::Vec<Arc<Slot>>,
     /// Places whose stream is gone, the longest ago first.
     pub(crate) idle: Mutex<Vec<Arc<Slot>>>,
     /// Places of work of streams that are not known; see [`crate::cuda`].
@@ -82,7 +83,7 @@ impl Shared {
             page_time,
             raw: DashMap::new(),
             registry: Mutex::new(Registry::default()),
-            slots: RwLock::new(Vec::new()),
+            slots: boxcar::Vec::new(),
             idle: Mutex::new(Vec::new()),
             #[cfg(feature = "cuda")]
             outside: Mutex::new(Vec::new()),
@@ -104,23 +105,18 @@ impl Shared {
         (!self.device.is_capturing()).then_some(Gate(guard))
     }
 
-    pub(crate) fn slot(&self, index: StreamIndex) -> Arc<Slot> {
-        self.slots.read()[index.0 as usize].clone()
+    pub(crate) fn slot(&self, index: StreamIndex) -> &Arc<Slot> {
+        &self.slots[index.0 as usize]
     }
 
     /// All places, in the order of their numbers.
-    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
-        self.slots.read().clone()
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Arc<Slot>> {
+        self.slots.iter().map(|(_, slot)| slot)
     }
 
     /// How many places there are, at least one.
     pub(crate) fn count_slots(&self) -> u64 {
-        self.slots.read().len().max(1) as u64
-    }
-
-    /// Looks at all places, in the order of their numbers, and makes none meanwhile.
-    pub(crate) fn for_each_slot(&self, look: impl FnMut(&Arc<Slot>)) {
-        self.slots.read().iter().for_each(look);
+        self.slots.count().max(1) as u64
     }
 
     /// A new place for a stream.
@@ -130,15 +126,17 @@ impl Shared {
 
     /// A new place, of a stream or of none.
     pub(crate) fn add_place(&self, name: Arc<str>, driver: Option<Driver>) -> Arc<Slot> {
-        let mut slots = self.slots.write();
-        let index = StreamIndex(u32::try_from(slots.len()).expect("fewer than 2^32 streams at once"));
+        let index = self.slots.push_with(|index| Arc::new(self.new_slot(index, name, driver)));
+        self.slots[index].clone()
+    }
+
+    fn new_slot(&self, index: usize, name: Arc<str>, driver: Option<Driver>) -> Slot {
+        let index = StreamIndex(u32::try_from(index).expect("fewer than 2^32 streams at once"));
         let granularity = self.device.properties().granularity_bytes;
         let (stamp, share) = (Arc::new(Stamp::new(self.device.clone())), Arc::new(Share::default()));
         let history = self.settings.history_bytes();
         let state = HeapState::new(index, granularity, history, stamp.clone(), share.clone());
-        let slot = Arc::new(Slot::new(name, driver, state, stamp, share));
-        slots.push(slot.clone());
-        slot
+        Slot::new(name, driver, state, stamp, share)
     }
 }
 

@@ -61,7 +61,7 @@ impl Shared {
         let mut parts = Parts::default();
         for slot in shared.slots() {
             let inside = slot.station.enter();
-            parts.add(shared, &slot, &inside, snapshot);
+            parts.add(shared, slot, &inside, snapshot);
         }
         let mark = Record { time_ns: device.now_ns(), action: Action::Snapshot, context };
         let mut records = merge(&parts.rings.iter().collect::<Vec<_>>());

@@ -27,10 +27,10 @@ impl Drop for Shared {
         this.retry_strays();
         for slot in this.slots() {
             let mut inside = slot.station.enter();
-            this.return_cached(&gate, &slot, &mut inside, u64::MAX, context);
+            this.return_cached(&gate, slot, &mut inside, u64::MAX, context);
         }
         // Old mappings of other heaps' handles are gone with them.
-        this.slots().iter().for_each(|slot| this.unreserve(&slot.station.enter().heap));
+        this.slots().for_each(|slot| this.unreserve(&slot.station.enter().heap));
         let left = this.ledger.physical().now;
         if left > 0 {
             tracing::warn!(bytes = left, "an allocator ends, and some of its memory could not be returned");
@@ -52,8 +52,8 @@ impl Shared {
         let mut waits: Vec<Wait> = Vec::new();
         for slot in self.slots() {
             let mut inside = slot.station.enter();
-            self.retire(gate, &slot, &mut inside, context);
-            waits.extend(self.returnable_after(&slot, &mut inside).into_iter().flat_map(|(_, waits)| waits));
+            self.retire(gate, slot, &mut inside, context);
+            waits.extend(self.returnable_after(slot, &mut inside).into_iter().flat_map(|(_, waits)| waits));
         }
         if let Err(error) = self.wait_out(gate, &join_waits(waits), self.settings.host_wait_timeout()) {
             tracing::warn!(%error, "waiting for the last uses of an allocator's memory failed");

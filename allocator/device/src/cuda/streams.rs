@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cudarc::driver::{CudaContext, CudaStream};
 use parking_lot::RwLock;
@@ -19,18 +20,20 @@ const PER_THREAD: u64 = 2;
 /// All streams of a device.
 #[derive(Default)]
 pub(super) struct Streams {
-    known: RwLock<BTreeMap<StreamId, Known>>,
+    known: RwLock<BTreeMap<StreamId, Arc<Known>>>,
     /// Captures that were begun here, each with the first call that spoilt it.
     captures: RwLock<BTreeMap<StreamId, Option<DeviceCall>>>,
+    /// Captures that were begun here, and streams that somebody outside has: as long as there is none of either, nobody
+    /// captures, and no lock is taken to know it. More before there is one, and less after it is gone.
+    suspects: AtomicUsize,
 }
 
 /// A stream.
-#[derive(Clone)]
 pub(super) struct Known {
     pub(super) stream: Arc<CudaStream>,
     pub(super) name: Arc<str>,
     /// Somebody outside has the stream, and may capture it without asking.
-    exposed: bool,
+    exposed: AtomicBool,
 }
 
 impl Streams {
@@ -58,11 +61,12 @@ impl Streams {
         if known.contains_key(&id) {
             return Err(invalid(DeviceCall::CreateStream, format!("stream {name:?} is known already")));
         }
-        known.insert(id, Known { stream, name: name.into(), exposed });
+        self.suspects.fetch_add(usize::from(exposed), Ordering::AcqRel);
+        known.insert(id, Arc::new(Known { stream, name: name.into(), exposed: AtomicBool::new(exposed) }));
         Ok(id)
     }
 
-    pub(super) fn get(&self, call: DeviceCall, stream: StreamId) -> DeviceResult<Known> {
+    pub(super) fn get(&self, call: DeviceCall, stream: StreamId) -> DeviceResult<Arc<Known>> {
         let known = self.known.read().get(&stream).cloned();
         known.ok_or_else(|| invalid(call, format!("{stream:?} is not a stream of the device")))
     }
@@ -74,9 +78,11 @@ impl Streams {
 
     /// The stream for somebody outside.
     pub(super) fn expose(&self, stream: StreamId) -> Option<Arc<CudaStream>> {
-        let mut known = self.known.write();
-        let known = known.get_mut(&stream)?;
-        known.exposed = true;
+        let known = self.known.read();
+        let known = known.get(&stream)?;
+        if !known.exposed.swap(true, Ordering::AcqRel) {
+            self.suspects.fetch_add(1, Ordering::AcqRel);
+        }
         Some(known.stream.clone())
     }
 
@@ -88,7 +94,9 @@ impl Streams {
         }
         // Destroyed outside of the lock.
         let forgotten = self.known.write().remove(&stream);
-        drop(forgotten);
+        if forgotten.is_some_and(|known| known.exposed.load(Ordering::Acquire)) {
+            self.suspects.fetch_sub(1, Ordering::AcqRel);
+        }
         Ok(())
     }
 
@@ -98,7 +106,10 @@ impl Streams {
         if captures.contains_key(&stream) {
             return Err(invalid(DeviceCall::BeginCapture, format!("{stream:?} captures already")));
         }
-        driver::begin_capture(&known.stream)?;
+        self.suspects.fetch_add(1, Ordering::AcqRel);
+        driver::begin_capture(&known.stream).inspect_err(|_| {
+            self.suspects.fetch_sub(1, Ordering::AcqRel);
+        })?;
         captures.insert(stream, None);
         Ok(())
     }
@@ -111,6 +122,7 @@ impl Streams {
         let spoilt = captures.remove(&stream);
         let spoilt = spoilt.ok_or_else(|| invalid(call, format!("{stream:?} does not capture")))?;
         let ended = driver::end_capture(&known.stream);
+        self.suspects.fetch_sub(1, Ordering::AcqRel);
         drop(captures);
         match spoilt {
             Some(call) => Err(DeviceError::CaptureViolation { call }),
@@ -125,8 +137,11 @@ impl Streams {
 
     /// Whether any stream captures: one that was begun here, or one that somebody outside may have begun.
     pub(super) fn is_capturing(&self) -> bool {
-        !self.captures.read().is_empty()
-            || self.known.read().values().any(|known| known.exposed && driver::is_capturing(&known.stream))
+        if self.suspects.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let outside = |known: &Arc<Known>| known.exposed.load(Ordering::Acquire) && driver::is_capturing(&known.stream);
+        !self.captures.read().is_empty() || self.known.read().values().any(outside)
     }
 
     /// Refuses a call while a stream captures, and spoils the captures that were begun here. The driver is not asked:
