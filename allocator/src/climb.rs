@@ -74,6 +74,9 @@ impl Stream {
             None => shared.climb(slot, requested, context, inside)?,
         };
         let prepaid = inside.prepaid.take();
+        if !prepaid {
+            self.prepay_next(&mut inside);
+        }
         drop(inside);
         let holder = self.hold_for_memory(prepaid);
         if slot.share.is_off_balance() {

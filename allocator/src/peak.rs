@@ -53,15 +53,19 @@ impl Pool {
 pub(crate) struct Share {
     /// Written by whoever is inside the heap.
     live: AtomicU64,
-    /// Of those, freed by messages that are on their way.
-    leaving: AtomicU64,
     /// Written by whoever settles, and by whoever balances this one.
     bytes: AtomicU64,
     /// More of the share than this is not needed. Written by whoever balances this one.
     enough: AtomicU64,
     /// Requests that are still let go, because another thread settles.
     let_go: AtomicU64,
+    leaving: Leaving,
 }
+
+/// Of the live bytes of a heap, those that are freed by messages on their way. Alone on its cache lines: senders write it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Leaving(AtomicU64);
 
 impl Share {
     /// So many bytes of the heap are live now.
@@ -72,23 +76,24 @@ impl Share {
 
     /// A message is about to be sent that frees so many bytes.
     pub(crate) fn leave(&self, bytes: u64) {
-        self.leaving.fetch_add(bytes, Ordering::AcqRel);
+        self.leaving.0.fetch_add(bytes, Ordering::AcqRel);
     }
 
     /// It has arrived, and they are not live any more.
     pub(crate) fn arrive(&self, bytes: u64) {
-        self.leaving.fetch_sub(bytes, Ordering::AcqRel);
+        self.leaving.0.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     fn live(&self) -> u64 {
-        self.live.load(Ordering::Acquire).saturating_sub(self.leaving.load(Ordering::Acquire))
+        self.live.load(Ordering::Acquire).saturating_sub(self.leaving.0.load(Ordering::Acquire))
     }
 
     /// Whether more is live than the share, or so little that others may need the rest.
     #[inline]
     pub(crate) fn is_off_balance(&self) -> bool {
-        // What is beyond the share is a very large number here.
-        self.bytes.load(Ordering::Acquire).wrapping_sub(self.live()) > self.enough.load(Ordering::Relaxed)
+        // What is leaving is taken for live, which is looked at again. What is beyond the share is a very large number here.
+        let live = self.live.load(Ordering::Acquire);
+        self.bytes.load(Ordering::Acquire).wrapping_sub(live) > self.enough.load(Ordering::Relaxed)
     }
 
     /// Whether this request is let go.

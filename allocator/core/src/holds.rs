@@ -28,6 +28,11 @@ impl Handles {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether there is one. Inside the heap it is never said of a handle whose drop has been inside.
+    fn any(&self) -> bool {
+        self.0.load(Ordering::Acquire) > 0
+    }
+
     /// One less. Whether it was the last one: [take all](Prepaid::take_all) prepaid counts away then, inside the heap.
     #[must_use]
     pub fn remove(&self) -> bool {
@@ -50,8 +55,14 @@ impl Prepaid {
     #[inline]
     #[must_use]
     pub fn leave(&mut self, handles: &Handles) -> bool {
-        let left = handles.0.load(Ordering::Acquire) > 0;
-        self.0 += usize::from(left);
+        self.leave_many(1, handles)
+    }
+
+    /// Leaves so many that were counted for this, unless there is no handle. Whether they were left.
+    #[must_use]
+    pub fn leave_many(&mut self, counts: usize, handles: &Handles) -> bool {
+        let left = handles.any();
+        self.0 += counts * usize::from(left);
         left
     }
 

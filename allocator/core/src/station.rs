@@ -21,8 +21,14 @@ pub trait Receive<M> {
 /// A state, its lock and its inbox.
 pub struct Station<S, M> {
     state: Latch<Inside<S, M>>,
-    inbox: Mutex<Vec<M>>,
-    /// Messages in the inbox. Changed inside the inbox's lock.
+    inbox: Inbox<M>,
+}
+
+/// What senders write. On cache lines of its own: they must not slow down who is inside.
+#[repr(align(128))]
+struct Inbox<M> {
+    messages: Mutex<Vec<M>>,
+    /// How many there are. Changed inside the lock.
     waiting: AtomicUsize,
 }
 
@@ -39,8 +45,7 @@ impl<S: Receive<M>, M> Station<S, M> {
     pub fn new(state: S) -> Self {
         Station {
             state: Latch::new(Inside { state, emptied: Vec::new() }),
-            inbox: Mutex::new(Vec::new()),
-            waiting: AtomicUsize::new(0),
+            inbox: Inbox { messages: Mutex::new(Vec::new()), waiting: AtomicUsize::new(0) },
         }
     }
 
@@ -72,18 +77,18 @@ impl<S: Receive<M>, M> Station<S, M> {
     /// Leaves `message` for the one who enters next.
     #[cold]
     pub fn leave(&self, message: M) {
-        let mut inbox = self.inbox.lock();
-        inbox.push(message);
-        self.waiting.store(inbox.len(), Ordering::Release);
+        let mut messages = self.inbox.messages.lock();
+        messages.push(message);
+        self.inbox.waiting.store(messages.len(), Ordering::Release);
     }
 
     #[cold]
     fn deliver(&self, inside: &mut Inside<S, M>) {
         let Inside { state, emptied: messages } = inside;
         {
-            let mut inbox = self.inbox.lock();
-            self.waiting.store(0, Ordering::Release);
-            std::mem::swap(&mut *inbox, messages);
+            let mut left = self.inbox.messages.lock();
+            self.inbox.waiting.store(0, Ordering::Release);
+            std::mem::swap(&mut *left, messages);
         }
         messages.drain(..).for_each(|message| state.receive(message));
     }
@@ -120,7 +125,7 @@ impl<S: Receive<M>, M> StationGuard<'_, S, M> {
     /// Delivers what was sent since this station was entered: for those who stay inside and look again.
     #[inline]
     pub fn deliver(&mut self) {
-        if self.station.waiting.load(Ordering::Acquire) > 0 {
+        if self.station.inbox.waiting.load(Ordering::Acquire) > 0 {
             self.station.deliver(&mut self.state);
         }
     }
