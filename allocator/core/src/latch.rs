@@ -75,12 +75,17 @@ struct Streak {
     leant_to: [u64; FLAGS],
 }
 
+/// Alone on its cache lines: whoever is inside writes its flag and the value at each entry, and those who only look to whom
+/// the latch leans must not be in the way.
+#[repr(align(128))]
+struct Apart<T>(T);
+
 /// A value behind such a lock.
 pub(crate) struct Latch<T> {
     /// The number of the thread that it leans to, times [`FLAGS`], plus the number of its flag; 0 for nobody. Changed under
     /// the slow lock.
-    leans_to: AtomicU64,
-    inside: [AtomicBool; FLAGS],
+    leans_to: Apart<AtomicU64>,
+    inside: Apart<[AtomicBool; FLAGS]>,
     slow: Mutex<Streak>,
     value: UnsafeCell<T>,
 }
@@ -108,8 +113,8 @@ impl<T> Latch<T> {
         #[cfg(not(loom))]
         crate::barrier::offer();
         Latch {
-            leans_to: AtomicU64::new(0),
-            inside: std::array::from_fn(|_| AtomicBool::new(false)),
+            leans_to: Apart(AtomicU64::new(0)),
+            inside: Apart(std::array::from_fn(|_| AtomicBool::new(false))),
             slow: Mutex::new(Streak { thread: 0, entries: 0, needed: STREAK, leant_to: [0; FLAGS] }),
             value: UnsafeCell::new(value),
         }
@@ -140,7 +145,7 @@ impl<T> Latch<T> {
     pub(crate) fn try_lock_kindly(&self) -> Option<LatchGuard<'_, T>> {
         match self.lean_in() {
             Some(way) => Some(LatchGuard { latch: self, way, value: PhantomData }),
-            None if self.leans_to.load(Ordering::Relaxed) == 0 => self.try_lock(),
+            None if self.leans_to.0.load(Ordering::Relaxed) == 0 => self.try_lock(),
             None => None,
         }
     }
@@ -148,20 +153,20 @@ impl<T> Latch<T> {
     /// Enters if the latch leans to this thread, which is not inside yet.
     #[inline]
     fn lean_in<'a>(&self) -> Option<Way<'a>> {
-        let leans_to = self.leans_to.load(Ordering::Relaxed);
+        let leans_to = self.leans_to.0.load(Ordering::Relaxed);
         if leans_to / FLAGS as u64 != this_thread() {
             return None;
         }
         let flag = leans_to as usize % FLAGS;
-        if self.inside[flag].load(Ordering::Relaxed) {
+        if self.inside.0[flag].load(Ordering::Relaxed) {
             return None;
         }
-        self.inside[flag].store(true, Ordering::Relaxed);
+        self.inside.0[flag].store(true, Ordering::Relaxed);
         light_barrier();
-        if self.leans_to.load(Ordering::Relaxed) == leans_to {
+        if self.leans_to.0.load(Ordering::Relaxed) == leans_to {
             return Some(Way::Leaning(flag));
         }
-        self.inside[flag].store(false, Ordering::Release);
+        self.inside.0[flag].store(false, Ordering::Release);
         None
     }
 
@@ -177,8 +182,8 @@ impl<T> Latch<T> {
 
     /// Makes the latch lean to nobody. The thread that it leant to may still be inside.
     fn stop_leaning(&self, streak: &mut Streak) {
-        if self.leans_to.load(Ordering::Relaxed) != 0 {
-            self.leans_to.store(0, Ordering::Relaxed);
+        if self.leans_to.0.load(Ordering::Relaxed) != 0 {
+            self.leans_to.0.store(0, Ordering::Relaxed);
             heavy_barrier();
             streak.needed = streak.needed.saturating_mul(2).min(STREAK_MAX);
             streak.entries = 0;
@@ -187,7 +192,7 @@ impl<T> Latch<T> {
 
     /// Whether a thread is inside that it leant to. One that has only looked in goes away by itself.
     fn is_somebody_inside(&self) -> bool {
-        self.inside.iter().any(|inside| inside.load(Ordering::Acquire))
+        self.inside.0.iter().any(|inside| inside.load(Ordering::Acquire))
     }
 
     fn enter<'a>(&'a self, mut streak: MutexGuard<'a, Streak>) -> LatchGuard<'a, T> {
@@ -206,7 +211,7 @@ impl<T> Latch<T> {
         if let Some(flag) = flag {
             streak.leant_to[flag] = streak.thread;
             // Only that thread reads it to go in, and it is this one.
-            self.leans_to.store(streak.thread * FLAGS as u64 + flag as u64, Ordering::Relaxed);
+            self.leans_to.0.store(streak.thread * FLAGS as u64 + flag as u64, Ordering::Relaxed);
         }
         streak.entries = 0;
     }
@@ -234,7 +239,7 @@ impl<T> Drop for LatchGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         match &mut self.way {
-            Way::Leaning(flag) => self.latch.inside[*flag].store(false, Ordering::Release),
+            Way::Leaning(flag) => self.latch.inside.0[*flag].store(false, Ordering::Release),
             // The lock is released behind this.
             Way::Slow(streak) if streak.entries > streak.needed => self.latch.lean(streak),
             Way::Slow(_) => {}
