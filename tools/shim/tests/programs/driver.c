@@ -87,6 +87,7 @@ EXPORT int cuGetErrorString(int error, const char **text) { (void)error; *text =
 EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID_VALUE : SUCCESS; }
 EXPORT int cuDeviceGetCount(int *count) { *count = 1; return SUCCESS; }
 EXPORT int cuDeviceGetName(char *name, int bytes, int device) { (void)device; snprintf(name, bytes, "fake GPU"); return SUCCESS; }
+EXPORT int cuDeviceGetUuid_v2(unsigned char *uuid, int device) { memset(uuid, device + 1, 16); return SUCCESS; }
 EXPORT int cuDeviceGetAttribute(int *value, int attribute, int device) { (void)attribute; (void)device; *value = 1; return SUCCESS; }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; ALIVE; primary_uses++; *context = &primary; return SUCCESS; }
 EXPORT int cuDevicePrimaryCtxRelease_v2(int device) { (void)device; ALIVE; primary_uses--; return SUCCESS; }
