@@ -39,9 +39,12 @@ pub(super) struct Slowed {
     pub(super) moving_ns: f64,
     /// Handles that were mapped at another place.
     pub(super) moves: u64,
-    /// Host time of each of the moves, ns.
+    /// Host time of each allocation for which one was brought, ns.
     pub(super) move_ns: Vec<u64>,
 }
+
+/// The most steps for a handle that is mapped anew.
+const STEPS_A_MOVE: usize = 20;
 
 impl Slowdown {
     /// Those of the command: 1,000 moves.
@@ -63,7 +66,9 @@ impl Slowdown {
             alone.push(kernel.while_(|done| Ok(done < self.kernels))?);
             moving.push(kernel.while_(|_| {
                 mover.step()?;
-                Ok(mover.move_ns.len() < round * self.moves)
+                // A handle that goes back to where it was is not mapped anew.
+                let (moved, steps) = (mover.moved(), mover.move_ns.len());
+                Ok(moved < (round * self.moves) as u64 && steps < round * self.moves * STEPS_A_MOVE)
             })?);
         }
         let moves = mover.moved();
