@@ -547,7 +547,7 @@ impl Device for CudaDevice {
             let start = Instant::now();
             let waited = match timeout_ns {
                 None => event.synchronize(call).map(|()| Waited::Complete),
-                Some(timeout_ns) => wait_until(&event, start, Duration::from_nanos(timeout_ns)),
+                Some(timeout_ns) => wait_until(event, start, Duration::from_nanos(timeout_ns)),
             };
             self.tally.blocked(nanoseconds(start.elapsed()));
             let waited = waited?;
@@ -568,7 +568,7 @@ impl Device for CudaDevice {
                     return Err(invalid(call, format!("{fence:?} is not complete")));
                 }
             }
-            Ok(u64::try_from(start_event.elapsed_ns(call, &end_event)?).unwrap_or(0))
+            Ok(u64::try_from(start_event.elapsed_ns(call, end_event)?).unwrap_or(0))
         })
     }
 
