@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a program may spend on moving pages before it has run for long, ns.
-const CREDIT_NS: u64 = 10_000_000;
+const CREDIT_NS: u64 = 50_000_000;
 
 /// The time for pages: a part of the time since the allocator was made.
 #[derive(Debug)]

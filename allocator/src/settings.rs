@@ -241,8 +241,8 @@ impl SettingsBuilder {
 
     /// The part of the time since the allocator was made that calls of the driver for memory should take, from 0 to 1.
     /// Memory is mapped in pieces as small as this allows: a small piece finds a use sooner when it is free, and costs as
-    /// much time as a large one. With 0 pieces are as large as requests, up to 128 MiB; with 1 they are as small as is
-    /// useful.
+    /// much time as a large one. With 0 pieces are as large as requests, up to 128 MiB; with 1 time
+    /// has no bound, and memory stays as small as it can at any price.
     #[must_use]
     pub fn page_time(self, part: f64) -> Self {
         self.set("page_time", &part.to_string())

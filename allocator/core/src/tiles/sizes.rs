@@ -1,6 +1,6 @@
 //! Finding free tiles by size: the smallest that is large enough, and of those of its size the one at the lowest address.
 //!
-//! Sizes are divided into classes, 32 to a power of two, each of one size where sizes are small. A class is a treap of its
+//! Sizes are divided into classes, 128 to a power of two, each of one size where sizes are small. A class is a treap of its
 //! tiles by size and address, linked through the records themselves; a bitmap tells the classes that have any. Classes
 //! hold few tiles each, so a search takes a bounded number of steps in practice, and the logarithm of a class at worst.
 
@@ -8,7 +8,7 @@ use super::{Link, Record, Records, TileId, record, record_mut};
 use crate::ROUNDING_BYTES;
 
 /// Logarithm of the number of classes to a power of two.
-const FINE: u32 = 5;
+const FINE: u32 = 7;
 /// Sizes below this, in units of the rounding, have a class each.
 const EXACT: u64 = 2 << FINE;
 /// The largest unit count that a `u64` of bytes has is below 2^55.
@@ -21,7 +21,7 @@ pub(super) struct Sizes {
     /// A bit for each class: whether it has a tile.
     some: [u64; WORDS],
     /// A bit for each of those words: whether it is not 0.
-    words: u32,
+    words: u128,
 }
 
 /// The class of a size, ascending with it.
@@ -51,7 +51,7 @@ fn is_above(a: TileId, b: TileId) -> bool {
 
 impl Sizes {
     pub(super) fn new() -> Self {
-        const { assert!(WORDS <= 32, "a bit for each word") };
+        const { assert!(WORDS <= 128, "a bit for each word") };
         Sizes { roots: vec![Link::NONE; CLASSES].into(), some: [0; WORDS], words: 0 }
     }
 
@@ -101,7 +101,7 @@ impl Sizes {
         if rest != 0 {
             return Some(word * 64 + rest.trailing_zeros() as usize);
         }
-        let later = self.words & u32::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
+        let later = self.words & u128::MAX.checked_shl(word as u32 + 1).unwrap_or(0);
         let word = (later != 0).then(|| later.trailing_zeros() as usize)?;
         Some(word * 64 + self.some[word].trailing_zeros() as usize)
     }

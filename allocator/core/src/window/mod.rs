@@ -26,6 +26,8 @@ const HANDLE_BYTES_MAX: u64 = 128 << 20;
 /// However much time there is, a handle is not made smaller than this part of all memory held, nor of the request: what
 /// is stuck in partly used handles stays small beside them.
 const HANDLES_OF_ALL: u64 = 1024;
+/// Where time has no bound, of all memory held: what is stuck counts then, and nothing else.
+const HANDLES_OF_ALL_UNBOUNDED: u64 = 16_384;
 const HANDLES_OF_REQUEST: u64 = 64;
 /// What a new handle costs, ns, on an H200: it is created, mapped, and made accessible.
 const HANDLE_NS: u64 = 48_000;
@@ -40,11 +42,13 @@ const REMOVE_COST: u64 = 21;
 /// granularity.
 ///
 /// Small handles waste less, for only those that are wholly free can move; but each costs the same, whatever its size. So
-/// they are as small as `budget_ns`, the time that there is for calls of the driver, allows.
+/// they are as small as `budget_ns`, the time that there is for calls of the driver, allows; `u64::MAX` is time without a
+/// bound.
 #[must_use]
 pub fn handle_bytes(held: u64, requested: u64, granularity: u64, budget_ns: u64) -> u64 {
     let affordable = (budget_ns / REQUESTS_PER_BUDGET / HANDLE_NS).clamp(1, HANDLES_OF_REQUEST);
-    let aim = (requested / affordable).max(held / HANDLES_OF_ALL).min(HANDLE_BYTES_MAX);
+    let of_all = if budget_ns == u64::MAX { HANDLES_OF_ALL_UNBOUNDED } else { HANDLES_OF_ALL };
+    let aim = (requested / affordable).max(held / of_all).min(HANDLE_BYTES_MAX);
     aim.next_multiple_of(granularity).max(granularity)
 }
 
@@ -413,7 +417,8 @@ mod tests {
         assert_eq!(bytes(0, 100 * mib, 4 * 10 * 48_000), 10 * mib);
         assert_eq!(bytes(0, 100 * mib, u64::MAX), 2 * mib);
         assert_eq!(bytes(0, 1 << 30, u64::MAX), 16 * mib, "no request is cut into more");
-        assert_eq!(bytes(9 << 30, mib, u64::MAX), 10 * mib, "nor is all that is held");
+        assert_eq!(bytes(9 << 30, mib, u64::MAX - 1), 10 * mib, "nor is all that is held");
+        assert_eq!(bytes(9 << 30, mib, u64::MAX), 2 * mib, "unless memory counts and nothing else");
         assert_eq!(handle_bytes(0, mib, 256 * mib, 0), 256 * mib);
     }
 
