@@ -190,8 +190,8 @@ impl<'a> Climb<'a> {
                 }
             }
             (Rung::HostWaitOthers, Some(gate)) => {
-                // Once may not be enough: free memory that was waited for is joined with neighbours that were freed
-                // later, and is as young as they are then.
+                // Once may not be enough: a handle that was waited for may be used again meanwhile, or the device may
+                // not let go of it.
                 loop {
                     let waits = self.waits_for_growth(gate, &mut inside);
                     let mut passed = false;

@@ -4,8 +4,8 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 
 use highwater_core::{
-    BlockId, BlockInfo, Freed, Heap, Placement, Position, Prepaid, Receive, Retired, Satisfied, StreamIndex, Wait,
-    Window,
+    BlockId, BlockInfo, Freed, Heap, Placement, Position, Prepaid, Receive, Retired, SMALL_BYTES, Satisfied,
+    StreamIndex, Wait, Window,
 };
 use highwater_history::{Action, Context, Record, Ring};
 
@@ -39,12 +39,20 @@ impl AddAssign for Tally {
     }
 }
 
+/// While large blocks are freed, a fence is recorded behind one of them this often, ns of the stamps that records have.
+///
+/// It tells other streams early which handles are free for them. Without it a stream that looks for some learns nothing: it
+/// records the first fence that covers them then, behind everything that their owner was given meanwhile.
+const FENCE_EVERY_NS: u64 = 1_000_000;
+
 /// A heap with its history.
 pub(crate) struct HeapState {
     pub(crate) heap: Heap,
     pub(crate) ring: Ring,
     pub(crate) tally: Tally,
     pub(crate) prepaid: Prepaid,
+    /// From when on the free of a large block asks for a fence.
+    next_fence_ns: u64,
     clock: Arc<Stamp>,
     share: Arc<Share>,
     stream: StreamIndex,
@@ -65,6 +73,7 @@ impl HeapState {
             ring: Ring::new(history_bytes),
             tally: Tally::default(),
             prepaid: Prepaid::default(),
+            next_fence_ns: 0,
             clock,
             share,
             stream,
@@ -131,6 +140,17 @@ impl HeapState {
             self.note(time_ns, Action::Pending { address, stream, waits }, context);
         }
         bytes
+    }
+
+    /// Whether a fence is to be recorded behind a free of so many bytes that was just taken back.
+    #[inline]
+    pub(crate) fn asks_for_fence(&mut self, freed: u64) -> bool {
+        let now_ns = self.clock.last();
+        if freed <= SMALL_BYTES || now_ns < self.next_fence_ns {
+            return false;
+        }
+        self.next_fence_ns = now_ns + FENCE_EVERY_NS;
+        true
     }
 
     /// Ends the pending frees that are over; see [`Heap::retire`].

@@ -183,6 +183,21 @@ impl Shared {
         Ok(())
     }
 
+    /// Records a fence behind what was freed, so that other streams learn when its handles are free for them; and asks
+    /// those that were recorded before, so that they do not pile up.
+    #[cold]
+    pub(crate) fn fence_free_memory(&self, slot: &Slot) {
+        if !self.settings.lending() || self.count_slots() == 1 || slot.openness.is_open() {
+            return;
+        }
+        let Some(gate) = self.gate() else { return };
+        let fence = self.fence_covering(&gate, slot, slot.clock.upcoming());
+        if let Err(error) = fence.and_then(|_| self.poll(&gate, slot)) {
+            // Whoever wants the memory asks again.
+            tracing::warn!(%error, "no fence behind freed memory; other streams learn later that it is free");
+        }
+    }
+
     /// Asks the streams that a heap's pending frees wait for, and ends those that are over. Returns how many.
     pub(crate) fn retire(&self, gate: &Gate<'_>, slot: &Slot, state: &mut HeapState, context: Context) -> usize {
         for wait in state.heap.awaited() {
@@ -324,7 +339,13 @@ impl Stream {
         let prepaid = match owner.station.enter_as_sender() {
             Some(mut inside) => {
                 inside.take_back(freed, context);
-                self.prepay(&mut inside)
+                let prepaid = self.prepay(&mut inside);
+                let asks = inside.asks_for_fence(requested);
+                drop(inside);
+                if asks {
+                    self.shared().fence_free_memory(owner);
+                }
+                prepaid
             }
             None => {
                 owner.share.leave(requested);

@@ -40,6 +40,12 @@ impl Stamp {
         }
     }
 
+    /// The time that was read last, ns.
+    #[inline]
+    pub(crate) fn last(&self) -> u64 {
+        self.read_ns.load(Ordering::Relaxed)
+    }
+
     #[cold]
     fn read_anew(&self) -> u64 {
         let now = self.device.now_ns();

@@ -335,7 +335,7 @@ fn the_host_waits_for_just_what_suffices_of_other_streams() {
 }
 
 #[test]
-fn the_host_waits_again_when_memory_became_younger_meanwhile() {
+fn the_host_waits_for_a_handle_not_for_its_neighbours() {
     let world = World::timed();
     let [s, t, u] = world.streams();
     let [first, second] = [world.bytes(&t, granules(1)), world.bytes(&t, granules(1))];
@@ -351,7 +351,22 @@ fn the_host_waits_again_when_memory_became_younger_meanwhile() {
     world.busy(&t, &rest, 100);
     drop(second);
     let taken = world.bytes(&s, granules(1));
-    assert_eq!((world.met_at("host_wait_others"), world.device_ns()), (1, 111));
+    assert_eq!((world.met_at("host_wait_others"), world.device_ns()), (1, 11));
     drop((taken, rest, _live, s, t, u));
+    world.end();
+}
+
+#[test]
+fn the_host_waits_again_when_a_handle_would_not_go() {
+    let world = World::timed();
+    let [asks, soon, late] = world.streams();
+    for (stream, ns) in [(&soon, 10), (&late, 1000)] {
+        let half = world.bytes(stream, granules(ALL / 2));
+        world.fill(stream, &half, 1, ns);
+    }
+    world.device.fail_nth(DeviceCall::Unmap, 1);
+    let taken = world.bytes(&asks, granules(ALL / 2));
+    assert_eq!((world.met_at("host_wait_others"), world.stats().host_stalls, world.device_ns()), (1, 2, 1000));
+    drop((taken, asks, soon, late));
     world.end();
 }

@@ -460,3 +460,60 @@ fn with_the_time_for_calls_overdrawn_memory_moves_only_where_nothing_else_helps(
     drop((blocks, last, s, t));
     world.end();
 }
+
+const MIB: usize = 1 << 20;
+const MS: u64 = 1_000_000;
+
+/// A device with room for large blocks, on which calls take no time.
+fn large() -> World {
+    let config = SimConfig { memory_bytes: 256 << 20, granularity_bytes: 2 << 20, cost: CostModel::free(), ..ticks() };
+    World::new(config, Settings::builder().page_time(1.0))
+}
+
+/// A fence that is recorded when somebody asks comes behind everything that the owner was given meanwhile.
+#[test]
+fn a_large_block_that_was_freed_is_known_to_be_free_when_another_stream_asks() {
+    let world = large();
+    let [s, t] = world.streams();
+    let [freed, used, freed_later] = [0, 1, 2].map(|_| world.bytes(&s, 4 * MIB));
+    world.busy(&s, &freed, 3 * MS);
+    drop(freed);
+    world.busy(&s, &used, 100 * MS);
+    world.pass(2 * MS);
+    // Another fence, behind the long use: it does not take the place of the first.
+    drop(freed_later);
+    world.pass(8 * MS);
+    let held = world.stats().reserved.now;
+    let taken = world.bytes(&t, 4 * MIB);
+    assert_eq!((world.met_at("move"), world.stats().reserved.now), (1, held));
+    assert_eq!((world.stats().waits_inserted, world.stats().host_stalls), (0, 0));
+    drop((used, taken, s, t));
+    world.end();
+}
+
+#[test]
+fn fences_behind_frees_are_few_and_do_not_pile_up() {
+    let world = large();
+    let [s, t] = world.streams();
+    let before = world.counters();
+    for _ in 0..10 {
+        for _ in 0..50 {
+            let block = world.bytes(&s, 4 * MIB);
+            world.busy(&s, &block, 10);
+            drop(block);
+        }
+        world.pass(2 * MS);
+    }
+    let after = world.counters();
+    let made = |call| after.of(call) - before.of(call);
+    assert_eq!(made(DeviceCall::Record), 10, "one in each millisecond in which something was freed");
+    assert!((10..=20).contains(&made(DeviceCall::Query)), "each is asked until it is over, and goes");
+    // A small block says little of a handle.
+    let before = world.counters();
+    drop(world.bytes(&s, MIB));
+    world.pass(2 * MS);
+    drop(world.bytes(&s, MIB));
+    assert_eq!(world.counters().of(DeviceCall::Record), before.of(DeviceCall::Record));
+    drop((s, t));
+    world.end();
+}

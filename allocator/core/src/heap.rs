@@ -389,7 +389,6 @@ impl Heap {
     /// may be unmapped.
     #[must_use]
     pub fn wholly_free(&mut self) -> Vec<(Mapping, Position)> {
-        self.cool();
         let mut found = self.small.wholly_free();
         found.extend(self.large.wholly_free());
         found
@@ -398,7 +397,6 @@ impl Heap {
     /// Handles that could leave if everything complete were seen to be so: those that hold free and pending memory only.
     #[must_use]
     pub fn unoccupied(&mut self) -> Vec<Unoccupied> {
-        self.cool();
         let handles = self.small.unoccupied().into_iter().chain(self.large.unoccupied());
         handles
             .map(|(mapping, tiles)| {
@@ -567,104 +565,4 @@ fn rule(holds: bool, broken: impl FnOnce() -> String) -> Result<(), CheckError> 
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-    use crate::PageId;
-
-    const GRANULE: u64 = 2 << 20;
-    const T: StreamIndex = StreamIndex(1);
-
-    fn grown(requested: u64) -> Heap {
-        let mut heap = Heap::new(GRANULE);
-        heap.add_range(requested, GRANULE, 64 * GRANULE);
-        grow(&mut heap, requested);
-        heap
-    }
-
-    fn grow(heap: &mut Heap, requested: u64) {
-        let supply = Supply { spares: &[], create: Some(32 * GRANULE), blind: false };
-        let window = heap.window(requested, supply, |_| GhostState::Gone).unwrap();
-        heap.hold(&window);
-        for piece in &window.pieces {
-            let (address, bytes) = piece.place();
-            heap.arrive(&window, Mapping { address, bytes, page: PageId(address) }, Position(0));
-        }
-        heap.let_go(&window);
-        heap.check().unwrap();
-    }
-
-    fn freed(block: BlockId, waits: &[u64]) -> Freed {
-        let waits = waits.iter().map(|&position| Wait { stream: T, position: Position(position) }).collect();
-        Freed { block, since: Position(1), waits }
-    }
-
-    #[test]
-    fn memory_used_elsewhere_is_not_given_out_before_its_waits_are_over() {
-        let mut heap = grown(2 * GRANULE);
-        let placed = heap.place(2 * GRANULE).unwrap();
-        heap.free(freed(placed.block, &[5, 8]));
-        assert_eq!(heap.place(2 * GRANULE), None);
-        assert_eq!(heap.awaited(), [Wait { stream: T, position: Position(8) }]);
-        let upto = |seen| move |wait: Wait| if wait.position.0 <= seen { Satisfied::Complete } else { Satisfied::No };
-        assert!(heap.retire(Position(9), upto(7)).is_empty());
-        assert_eq!(heap.retire(Position(9), upto(8)).len(), 1);
-        heap.check().unwrap();
-        assert_eq!(heap.place(2 * GRANULE).unwrap().since, Position(1));
-    }
-
-    #[test]
-    fn memory_free_by_order_alone_is_used_only_from_now_on() {
-        let mut heap = grown(2 * GRANULE);
-        let placed = heap.place(2 * GRANULE).unwrap();
-        heap.free(freed(placed.block, &[5]));
-        heap.retire(Position(9), |_| Satisfied::Ordered);
-        assert_eq!(heap.wholly_free()[0].1, Position(9));
-        assert_eq!(heap.place(2 * GRANULE).unwrap().since, Position(9));
-    }
-
-    #[test]
-    fn a_handle_with_a_live_block_is_occupied_and_a_pending_one_names_what_it_waits_for() {
-        let mut heap = Heap::new(GRANULE);
-        heap.add_range(2 * GRANULE, GRANULE, 64 * GRANULE);
-        let blocks: Vec<BlockId> = (0..3)
-            .map(|_| {
-                grow(&mut heap, 2 * GRANULE);
-                heap.place(2 * GRANULE).unwrap().block
-            })
-            .collect();
-        heap.free(freed(blocks[0], &[5]));
-        heap.free(freed(blocks[2], &[]));
-        let found = heap.unoccupied();
-        let waits = |index: usize| (found[index].mapping.address / GRANULE, found[index].waits.clone());
-        assert_eq!(found.len(), 2);
-        assert_eq!(waits(0), (1, vec![Wait { stream: T, position: Position(5) }]));
-        assert_eq!(waits(1), (5, vec![]));
-        assert!(found.iter().all(|handle| handle.since == Position(1)));
-    }
-
-    #[test]
-    fn the_oldest_sufficient_frees_are_waited_for() {
-        let mut heap = grown(8 * GRANULE);
-        let blocks: Vec<BlockId> = (0..4).map(|_| heap.place(2 * GRANULE).unwrap().block).collect();
-        for (position, &index) in [1, 2, 0, 3].iter().enumerate() {
-            heap.free(freed(blocks[index], &[10 * (position as u64 + 1)]));
-        }
-        let wait = |position| vec![Wait { stream: T, position: Position(position) }];
-        assert_eq!(heap.sufficient_waits(2 * GRANULE), Some(wait(10)));
-        assert_eq!(heap.sufficient_waits(4 * GRANULE), Some(wait(20)));
-        assert_eq!(heap.sufficient_waits(8 * GRANULE), Some(wait(40)));
-        assert_eq!(heap.sufficient_waits(9 * GRANULE), None);
-    }
-
-    #[test]
-    fn zero_bytes_and_the_largest_number_are_no_trouble() {
-        let mut heap = grown(512);
-        let placed = heap.place(0).unwrap();
-        assert_eq!(placed.bytes, 512);
-        assert_eq!(heap.place(u64::MAX), None);
-        let supply = Supply { spares: &[], create: Some(GRANULE), blind: false };
-        assert_eq!(heap.window(u64::MAX, supply, |_| GhostState::Gone), None);
-        assert_eq!(heap.books().rounding, 512);
-        heap.check().unwrap();
-    }
-}
+mod tests;

@@ -28,6 +28,7 @@ mod space;
 mod station;
 mod sync;
 mod tiles;
+mod trail;
 mod units;
 mod uses;
 mod window;

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::tiles::{Content, Tile, TileId, Tiles};
+use crate::trail::{Step, Trail};
 use crate::window::{Ghost, Piece, Window};
 use crate::{PageId, Position};
 
@@ -23,6 +24,15 @@ pub struct Mapping {
     pub page: PageId,
 }
 
+/// A handle that is mapped, and what is known of its uses.
+#[derive(Clone, Copy, Debug)]
+struct Mapped {
+    mapping: Mapping,
+    /// The position of the owner after which nobody uses any of it, as far as the trail was followed. Says nothing of the
+    /// parts that are in use.
+    last: Position,
+}
+
 /// Ranges of addresses, their tiles and the handles mapped in them.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -30,7 +40,8 @@ pub(crate) struct Space {
     tiles: Tiles,
     /// The block that was freed last, if nothing has been asked for since: it is given whole to a request of its size.
     warm: Option<TileId>,
-    mappings: BTreeMap<u64, Mapping>,
+    mappings: BTreeMap<u64, Mapped>,
+    trail: Trail,
     /// Old mappings, in unmapped tiles. Some may have been removed since.
     ghosts: BTreeMap<u64, Ghost>,
 }
@@ -42,6 +53,7 @@ impl Space {
             tiles: Tiles::new(granularity),
             warm: None,
             mappings: BTreeMap::new(),
+            trail: Trail::default(),
             ghosts: BTreeMap::new(),
         }
     }
@@ -95,12 +107,12 @@ impl Space {
     }
 
     pub(crate) fn mappings(&self) -> impl Iterator<Item = Mapping> + '_ {
-        self.mappings.values().copied()
+        self.mappings.values().map(|mapped| mapped.mapping)
     }
 
     /// The handles that begin in `start..end`.
     pub(crate) fn mappings_in(&self, start: u64, end: u64) -> impl Iterator<Item = Mapping> + '_ {
-        self.mappings.range(start..end).map(|(_, &mapping)| mapping)
+        self.mappings.range(start..end).map(|(_, mapped)| mapped.mapping)
     }
 
     /// The tile that starts at an address.
@@ -151,15 +163,41 @@ impl Space {
     #[inline]
     pub(crate) fn cool(&mut self) {
         let Some(tile) = self.warm.take() else { return };
-        let (_, Tile { content: Content::Warm { since }, .. }) = self.tiles.get(tile) else {
+        let (address, Tile { bytes, content: Content::Warm { since } }) = self.tiles.get(tile) else {
             unreachable!("what was freed last stays as it is until it is used or cooled")
         };
+        self.trail.leave(Step { address, bytes, since });
         self.tiles.turn(tile, Content::Free { since });
     }
 
     /// Changes what a tile holds, and joins it with neighbours of its new kind.
     pub(crate) fn turn(&mut self, tile: TileId, content: Content) {
+        if let Content::Free { since } = content {
+            let (address, Tile { bytes, .. }) = self.tiles.get(tile);
+            self.trail.leave(Step { address, bytes, since });
+        }
         self.tiles.turn(tile, content);
+    }
+
+    /// Brings what is known of the uses of each handle up to date.
+    pub(crate) fn follow_trail(&mut self) {
+        self.cool();
+        for Step { address, bytes, since } in self.trail.follow() {
+            let before = self.mappings.range_mut(..=address).next_back().map(|(_, mapped)| mapped);
+            let reaching = before.filter(|Mapped { mapping, .. }| mapping.address + mapping.bytes > address);
+            if let Some(mapped) = reaching {
+                mapped.last = mapped.last.max(since);
+            }
+            for (_, mapped) in self.mappings.range_mut(address + 1..address + bytes) {
+                mapped.last = mapped.last.max(since);
+            }
+        }
+    }
+
+    /// The position of the owner after which nobody uses a wholly free handle that lies in a tile of this age: the trail was
+    /// followed.
+    fn last_use(&self, mapped: &Mapped, tile: Position) -> Position {
+        tile.min(mapped.last.max(self.trail.forgotten()))
     }
 
     /// The old mappings that begin in `start..end`.
@@ -191,8 +229,8 @@ impl Space {
         let coming = |tile: &Tile| tile.content == Content::Coming && tile.bytes == mapping.bytes;
         let tile = self.tile(mapping.address).filter(|(_, tile)| coming(tile));
         let (tile, _) = tile.expect("only what is coming arrives");
-        self.mappings.insert(mapping.address, mapping);
-        self.turn(tile, Content::Free { since });
+        self.mappings.insert(mapping.address, Mapped { mapping, last: since });
+        self.tiles.turn(tile, Content::Free { since });
     }
 
     /// Lets a window go: what was held is free again, and what has not arrived is not coming any more.
@@ -203,13 +241,13 @@ impl Space {
             _ => None,
         };
         for (tile, since) in inside.iter().filter_map(held).collect::<Vec<_>>() {
-            self.turn(tile, Content::Free { since });
+            self.tiles.turn(tile, Content::Free { since });
         }
         for piece in &window.pieces {
             let (to, bytes) = piece.place();
             let coming = |tile: &Tile| tile.content == Content::Coming && tile.bytes == bytes;
             if let Some((tile, _)) = self.tile(to).filter(|(_, tile)| coming(tile)) {
-                self.turn(tile, Content::Unmapped);
+                self.tiles.turn(tile, Content::Unmapped);
                 if let Piece::Return { spare, to } = *piece {
                     self.add_ghost(Ghost { address: to, bytes, page: spare.page });
                 }
@@ -249,13 +287,14 @@ impl Space {
 
     /// Takes a wholly free handle out; its mapping stays behind as a ghost. `None` when it is not wholly free any more.
     pub(crate) fn take(&mut self, mapping: Mapping) -> Option<Position> {
-        self.cool();
-        let known = self.mappings.get(&mapping.address) == Some(&mapping);
-        let (start, tile) = known.then(|| self.containing(mapping.address))?;
+        self.follow_trail();
+        let mapped = *self.mappings.get(&mapping.address).filter(|mapped| mapped.mapping == mapping)?;
+        let (start, tile) = self.containing(mapping.address);
         let Content::Free { since } = tile.content else { return None };
         if start + tile.bytes < mapping.address + mapping.bytes {
             return None;
         }
+        let since = self.last_use(&mapped, since);
         self.unmap(mapping.address);
         let Mapping { address, bytes, page } = mapping;
         self.ghosts.insert(address, Ghost { address, bytes, page });
@@ -266,7 +305,7 @@ impl Space {
     pub(crate) fn put_back(&mut self, mapping: Mapping, since: Position) -> bool {
         let known = self.ghosts.remove(&mapping.address).is_some_and(|ghost| ghost.page == mapping.page);
         if known {
-            self.mappings.insert(mapping.address, mapping);
+            self.mappings.insert(mapping.address, Mapped { mapping, last: since });
             self.tiles.carve(mapping.address, mapping.bytes, Content::Free { since });
         }
         known
@@ -274,7 +313,8 @@ impl Space {
 
     /// Handles that lie wholly in free tiles, with the position of the owner after which nobody uses them, in the order
     /// of addresses.
-    pub(crate) fn wholly_free(&self) -> Vec<(Mapping, Position)> {
+    pub(crate) fn wholly_free(&mut self) -> Vec<(Mapping, Position)> {
+        self.follow_trail();
         let mut tiles: Vec<(u64, Tile)> =
             self.tiles.free_from(self.granularity).into_iter().map(|tile| self.tiles.get(tile)).collect();
         tiles.sort_unstable_by_key(|&(address, _)| address);
@@ -284,33 +324,45 @@ impl Space {
                 unreachable!("the index of free tiles holds free tiles")
             };
             let end = address + tile.bytes;
-            let whole = self.mappings_in(address, end).filter(|mapping| mapping.address + mapping.bytes <= end);
-            found.extend(whole.map(|mapping| (mapping, since)));
+            let inside = self.mappings.range(address..end).map(|(_, mapped)| mapped);
+            let whole = inside.filter(|Mapped { mapping, .. }| mapping.address + mapping.bytes <= end);
+            found.extend(whole.map(|mapped| (mapped.mapping, self.last_use(mapped, since))));
         }
         found
     }
 
-    /// Handles without a live block, each with the tiles that it touches, in the order of addresses.
-    pub(crate) fn unoccupied(&self) -> Vec<(Mapping, Vec<Tile>)> {
+    /// Handles without a live block, each with the tiles that it touches, in the order of addresses. Free tiles are as old
+    /// there as their part of the handle is known to be.
+    pub(crate) fn unoccupied(&mut self) -> Vec<(Mapping, Vec<Tile>)> {
+        self.follow_trail();
         let mut found = Vec::new();
         for run in self.runs(|content| matches!(content, Content::Free { .. } | Content::Pending(_))) {
             let (start, end) = bounds(&run);
-            for &mapping in self.mappings.range(start..end).map(|(_, mapping)| mapping) {
+            for mapped in self.mappings.range(start..end).map(|(_, mapped)| mapped) {
+                let mapping = mapped.mapping;
                 let mapped_end = mapping.address + mapping.bytes;
                 if mapped_end > end {
                     continue;
                 }
                 let first = run.partition_point(|&(address, tile)| address + tile.bytes <= mapping.address);
                 let touched = run[first..].iter().take_while(|(address, _)| *address < mapped_end);
-                found.push((mapping, touched.map(|&(_, tile)| tile).collect()));
+                found.push((mapping, touched.map(|&(_, tile)| self.as_old_as(mapped, tile)).collect()));
             }
         }
         found
     }
 
+    /// A tile that touches a handle; if it is free, as old as that part of it.
+    fn as_old_as(&self, mapped: &Mapped, tile: Tile) -> Tile {
+        match tile.content {
+            Content::Free { since } => Tile { content: Content::Free { since: self.last_use(mapped, since) }, ..tile },
+            _ => tile,
+        }
+    }
+
     /// A wholly free handle was unmapped.
     pub(crate) fn unmap(&mut self, address: u64) -> Mapping {
-        let mapping = self.mappings.remove(&address).expect("only a mapped handle is unmapped");
+        let Mapped { mapping, .. } = self.mappings.remove(&address).expect("only a mapped handle is unmapped");
         let (_, tile) = self.containing(address);
         assert!(matches!(tile.content, Content::Free { .. }), "only a wholly free handle is unmapped");
         self.tiles.carve(address, mapping.bytes, Content::Unmapped);

@@ -89,9 +89,9 @@ pub(super) fn rounded(bytes: u64) -> u64 {
     bytes.max(1).next_multiple_of(ROUNDING)
 }
 
-/// The largest handle that is made for a request, when there is time enough: a 64th of it, or a 1024th of all that is held.
+/// The largest handle that is made for a request, when there is time enough: a 64th of it, or a 16384th of all that is held.
 pub(super) fn largest_handle(requested: u64, held: u64, granularity: u64) -> u64 {
-    (requested / 64).max(held / 1024).clamp(1, LARGEST_HANDLE).next_multiple_of(granularity)
+    (requested / 64).max(held / 16_384).clamp(1, LARGEST_HANDLE).next_multiple_of(granularity)
 }
 
 /// How a request is met by mapping.
@@ -124,9 +124,26 @@ struct Area {
     ranges: Vec<Span>,
     tiles: Vec<Tile>,
     handles: Vec<Span>,
+    /// What became free, in order, and since when.
+    freed: Vec<(Span, u64)>,
+    /// By the start of a handle, how much of that was before it was mapped.
+    freed_before: std::collections::BTreeMap<u64, usize>,
 }
 
 impl Area {
+    /// A stretch becomes free.
+    fn set_free(&mut self, span: Span, since: u64) {
+        self.freed.push((span, since));
+        self.paint(span, Kind::Free { since });
+    }
+
+    /// The last of all uses of a handle that ended.
+    fn last_use(&self, handle: Span) -> u64 {
+        let since_mapped = &self.freed[self.freed_before[&handle.start]..];
+        let inside = since_mapped.iter().filter(|(span, _)| span.start < handle.end() && handle.start < span.end());
+        inside.map(|&(_, since)| since).max().unwrap_or(0)
+    }
+
     /// Makes `span` one tile of a kind: whatever it was is cut out, then neighbours of one kind are joined.
     fn paint(&mut self, span: Span, kind: Kind) {
         let mut tiles = vec![Tile { start: span.start, bytes: span.bytes, kind }];
@@ -166,7 +183,7 @@ impl Area {
             self.tiles.iter().copied().filter(|tile| matches!(tile.kind, Kind::Warm { .. })).collect();
         for Tile { start, bytes, kind } in warm {
             let Kind::Warm { since } = kind else { continue };
-            self.paint(Span { start, bytes }, Kind::Free { since });
+            self.set_free(Span { start, bytes }, since);
         }
     }
 
@@ -328,7 +345,7 @@ impl Heap {
     pub(super) fn end(&mut self, number: u64, since: u64) {
         let at = self.pending.iter().position(|pending| pending.number == number).expect("it is pending");
         let span = self.pending.remove(at).span;
-        self.area_mut(span.bytes).paint(span, Kind::Free { since });
+        self.area_mut(span.bytes).set_free(span, since);
     }
 
     /// What the pending frees wait for: for each place the last position.
@@ -388,6 +405,7 @@ impl Heap {
         let area = self.area_mut(rounded(requested));
         area.handles.push(handle);
         area.handles.sort();
+        area.freed_before.insert(handle.start, area.freed.len());
         area.paint(handle, Kind::Free { since: 0 });
     }
 
@@ -413,7 +431,7 @@ impl Heap {
                 let (mut since, mut waits) = (0, Vec::new());
                 for tile in area.touching(handle) {
                     match tile.kind {
-                        Kind::Free { since: at } => since = since.max(at),
+                        Kind::Free { since: at } => since = since.max(at.min(area.last_use(handle))),
                         Kind::Pending(number) => {
                             let pending = self.pending.iter().find(|pending| pending.number == number);
                             let pending = pending.expect("its tile is there");

@@ -396,7 +396,7 @@ mod tests {
         space
     }
 
-    fn spares(space: &Space) -> Vec<Spare> {
+    fn spares(space: &mut Space) -> Vec<Spare> {
         let spare =
             |(Mapping { address, bytes, page }, since)| Spare { page, bytes, stream: S, address, since, proven: true };
         space.wholly_free().into_iter().map(spare).collect()
@@ -449,7 +449,7 @@ mod tests {
         for granule in [1, 3, 5] {
             free(&mut space, granule);
         }
-        let found = spares(&space);
+        let found = spares(&mut space);
         assert_eq!(search(&space, 4, &found, false), None, "there are three");
         let window = search(&space, 3, &found, false).unwrap();
         assert_eq!((window.address, window.created()), (5 * GRANULE, 0), "the last one stays where it is");
@@ -463,7 +463,7 @@ mod tests {
         for granule in [1, 3] {
             free(&mut space, granule);
         }
-        let found = spares(&space);
+        let found = spares(&mut space);
         let window = search(&space, 2, &found, false).unwrap();
         let Piece::Move { spare, to } = window.pieces[0] else { panic!("{window:?}") };
         assert_eq!((spare.address, to), (GRANULE, 4 * GRANULE));
@@ -477,7 +477,8 @@ mod tests {
         free(&mut space, 3);
         space.place(GRANULE, GRANULE).unwrap();
         free(&mut space, 2);
-        let window = search(&space, 2, &spares(&space), false).unwrap();
+        let spares = spares(&mut space);
+        let window = search(&space, 2, &spares, false).unwrap();
         let Piece::Return { spare, to } = window.pieces[0] else { panic!("{window:?}") };
         assert_eq!((spare.address, to, window.address), (4 * GRANULE, GRANULE, GRANULE));
     }
@@ -522,7 +523,7 @@ mod tests {
         let handle = |granule| Mapping { address: granule * GRANULE, bytes: GRANULE, page: PageId(granule * GRANULE) };
         space.take(handle(3)).unwrap();
         space.add_ghost(Ghost { address: 3 * GRANULE, bytes: GRANULE, page: handle(1).page });
-        let found = spares(&space);
+        let found = spares(&mut space);
         let supply = Supply { spares: &found, create: Some(GRANULE), blind: false };
         let window = Search::new(&space, 4 * GRANULE, supply, |_| GhostState::Over).run().unwrap();
         assert_eq!((window.removed.len(), window.created()), (1, GRANULE), "{window:?}");

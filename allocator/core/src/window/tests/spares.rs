@@ -48,7 +48,7 @@ fn a_spare_handle_fills_no_second_place_of_its_own_window() {
     free(&mut space, 1);
     free(&mut space, 3);
     space.unmap(3 * GRANULE);
-    let found = spares(&space);
+    let found = spares(&mut space);
     let window = search(&space, 3, &found, true).unwrap();
     assert_eq!((window.address, window.created()), (6 * GRANULE, 0));
     assert_eq!(window.pieces, [Piece::Move { spare: found[0], to: 7 * GRANULE }]);
