@@ -29,12 +29,14 @@ pub(crate) enum Failure {
         run: PathBuf,
     },
     /// A result could not be written.
-    #[error("{reason}, {}; free the place or choose another with --out", path.display())]
+    #[error("{reason}, {}; {help} or choose another with --out", path.display())]
     Write {
         /// The file or folder.
         path: PathBuf,
         /// Why.
         reason: String,
+        /// What can be done about it there.
+        help: &'static str,
     },
     /// The terminal failed.
     #[error("{0}, drawing on the terminal")]
@@ -317,7 +319,9 @@ pub(crate) enum InputError {
 impl Failure {
     /// A result at `path` could not be written.
     pub(crate) fn write(path: &Path, reason: impl ToString) -> Self {
-        Failure::Write { path: path.to_owned(), reason: reason.to_string() }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let help = if folder.is_some_and(|folder| !folder.is_dir()) { "make its folder" } else { "free the place" };
+        Failure::Write { path: path.to_owned(), reason: reason.to_string(), help }
     }
 
     /// A measurement failed.
@@ -368,8 +372,9 @@ mod tests {
 
     #[test]
     fn a_cause_of_many_lines_is_told_on_one() {
-        let failure = Failure::write(Path::new("runs/1"), "no space\n  2 of 3\n\nleft");
-        let expected = "no space; 2 of 3; left, runs/1; free the place or choose another with --out";
-        assert_eq!(failure.line(), expected);
+        let failure = Failure::write(Path::new("run"), "no space\n  2 of 3\n\nleft");
+        assert_eq!(failure.line(), "no space; 2 of 3; left, run; free the place or choose another with --out");
+        let failure = Failure::write(Path::new("no such folder/run"), "not found");
+        assert_eq!(failure.line(), "not found, no such folder/run; make its folder or choose another with --out");
     }
 }

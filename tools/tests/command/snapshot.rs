@@ -490,7 +490,7 @@ fn bad_input_is_refused_in_one_line() {
     for line in ["slice leak.pickle.xz -o no/x", "repair leak.pickle.xz -o no/x", "export json leak.pickle.xz -o no/x"]
     {
         let ended = highwater(scratch.path(), &format!("snapshot {line}"));
-        let line = "No such file or directory (os error 2), no/x; free the place or choose another with --out";
+        let line = "No such file or directory (os error 2), no/x; make its folder or choose another with --out";
         assert_eq!((ended.code, ended.stderr), (Some(1), format!("highwater: {line}\n")));
     }
 }

@@ -60,7 +60,7 @@ fn bad_input_is_refused_in_one_line() {
         (
             "view leak.pickle.xz -o no/page.html",
             1,
-            "No such file or directory (os error 2), no/page.html; free the place or choose another with --out",
+            "No such file or directory (os error 2), no/page.html; make its folder or choose another with --out",
         ),
         ("tui leak.pickle.xz", 2, "stdout is no terminal, tui; run it in one, or use highwater view or highwater why"),
     ] {
