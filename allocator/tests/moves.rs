@@ -491,6 +491,62 @@ fn a_large_block_that_was_freed_is_known_to_be_free_when_another_stream_asks() {
     world.end();
 }
 
+/// The first fence covers the second free too if nothing was submitted between, but only as long as nobody asks.
+#[test]
+fn each_large_free_is_behind_a_fence_of_its_own() {
+    let world = large();
+    let [s, t] = world.streams();
+    let [first, second, used] = [0, 1, 2].map(|_| world.bytes(&s, 4 * MIB));
+    world.busy(&s, &first, 10);
+    world.busy(&s, &second, 10);
+    drop(first);
+    world.pass(2 * MS);
+    drop(second);
+    world.busy(&s, &used, 100 * MS);
+    world.pass(8 * MS);
+    let held = world.stats().reserved.now;
+    let taken = world.bytes(&t, 8 * MIB);
+    assert_eq!((world.met_at("move"), world.stats().reserved.now), (1, held));
+    drop((used, taken, s, t));
+    world.end();
+}
+
+#[test]
+fn a_handle_that_is_longer_than_every_gap_moves_to_a_new_range() {
+    let world = World::with(Settings::builder().page_time(0.0));
+    let [s, t] = world.streams();
+    let mut blocks = filled(&world, &s, &[0; ALL as usize]);
+    world.pass(100);
+    let kept: Vec<_> = [14, 10, 6, 2].into_iter().map(|index| blocks.remove(index)).collect();
+    drop(blocks);
+    world.allocator.trim(0);
+    drop(world.bytes(&t, granules(ALL - 4)));
+    let taken = world.bytes(&s, granules(1));
+    assert_eq!((world.met_at("move"), world.stats().pages_moved, world.met_at("return_cached")), (1, 1, 0));
+    drop((kept, taken, s, t));
+    world.end();
+}
+
+#[test]
+fn what_an_open_stream_holds_up_is_not_chosen_where_other_memory_is_there() {
+    let world = World::with(Settings::builder().page_time(1.0).policy(Policy::Wait));
+    let [open, held_up, closed, asks] = world.streams();
+    let [behind, free] = [&held_up, &closed].map(|stream| world.bytes(stream, granules(1)));
+    open.mark_open();
+    world.idle(&open, 1000);
+    let fence = open.record().unwrap();
+    held_up.wait(&fence).unwrap();
+    for (stream, block) in [(&held_up, &behind), (&closed, &free)] {
+        world.busy(stream, block, 10);
+    }
+    drop((behind, free));
+    let taken = world.bytes(&asks, granules(1));
+    assert_eq!((world.met_at("order"), world.stats().reserved.now), (1, 2 * GRANULE));
+    world.pass(2000);
+    drop((taken, fence, open, held_up, closed, asks));
+    world.end();
+}
+
 #[test]
 fn fences_behind_frees_are_few_and_do_not_pile_up() {
     let world = large();

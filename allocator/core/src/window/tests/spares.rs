@@ -55,6 +55,42 @@ fn a_spare_handle_fills_no_second_place_of_its_own_window() {
 }
 
 #[test]
+fn a_spare_handle_that_reaches_into_a_window_stays_there() {
+    let mut space = space_of(12);
+    for granules in [3, 2, 2, 1] {
+        let large = Supply { create: Some(4 * GRANULE), ..supply(&[]) };
+        let window = window(&space, granules, large, GhostState::Used).unwrap();
+        settle(&mut space, &window);
+    }
+    // Three granules free, of which a block keeps the first's handle, two unmapped, a spare handle of two, and a block.
+    for granule in [1, 4, 6] {
+        free(&mut space, granule);
+    }
+    space.unmap(4 * GRANULE);
+    let found: Vec<Spare> = spares(&mut space).into_iter().filter(|spare| spare.address == 6 * GRANULE).collect();
+    assert_eq!(search(&space, 6, &found, false), None, "half of it is needed where it is");
+    let window = search(&space, 6, &found, true).unwrap();
+    assert!(window.pieces.iter().all(|piece| piece.spare().is_none()), "{window:?}");
+}
+
+#[test]
+fn an_open_stream_chooses_by_what_every_rank_knows() {
+    let mut space = grown(16, &[1; 8]);
+    // Two holes around a free granule, and, higher up, a free granule and one hole.
+    for granule in [1, 2, 3, 5, 6, 7] {
+        free(&mut space, granule);
+    }
+    for granule in [1, 3, 6, 7] {
+        space.unmap(granule * GRANULE);
+    }
+    let address = |create| {
+        let supply = Supply { spares: &[], create: Some(create * GRANULE), blind: true };
+        Search::new(&space, 3 * GRANULE, supply, |_| GhostState::Used).run().unwrap().address
+    };
+    assert_eq!([1, 2, 6].map(address), [GRANULE; 3], "how large handles may be depends on time and on other heaps");
+}
+
+#[test]
 fn a_handle_that_comes_back_does_so_once_and_does_not_move_too() {
     let spare = elsewhere(1);
     let space = gap(3, &[old(2, spare.page), old(3, spare.page)]);
